@@ -38,10 +38,10 @@ def test_the_distribution_of_transformers(backend: Backend, compile: bool) -> No
     for size, temperature in itertools.product((1, 2), (1.0, 1.6)):
         for names in itertools.combinations(OPTIONS, size):
             values = [OPTIONS[name][0] for name in names]
-            sampling = sampling_of(
+            rule = sampling_of(
                 "", temperature, **{"top_k": None, "top_p": None} | dict(zip(names, values, strict=True))
             )
-            found = (px.compile(filtered) if compile else filtered)(ours, sampling, temperature).softmax(-1).numpy()
+            found = (px.compile(filtered) if compile else filtered)(ours, *rule, temperature).softmax(-1).numpy()
             expected = torch.tensor(logits) / temperature
             for name, value in zip(names, values, strict=True):
                 expected = getattr(transformers, OPTIONS[name][1])(value)(None, expected)

@@ -13,7 +13,7 @@ from phlox.backend.contract.backend import engine_of
 from phlox.errors import KindError, ShapeError
 from phlox.models.generation.processing import History, Processing, Processor, history_of, process, processing_of
 from phlox.models.generation.prompts import Batch, Prompts, Tokens, batch_of, integer_of, tokens_of
-from phlox.models.generation.sampling import Sampling, sample, sampling_of
+from phlox.models.generation.sampling import Cuts, Sampling, sample, sampling_of
 from phlox.nn.multi_head_attention import OwnedKeyValueCache
 from phlox.random import Stream, uniform
 from phlox.random import stream as random_stream
@@ -62,10 +62,15 @@ class Generated(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    """How a token is chosen, as an argument of the compiled step."""
+    """How a token is chosen, with options beyond temperature, top_k and top_p."""
 
     sampling: Sampling
+    cuts: Cuts | None
     processing: Processing | None
+    history: History | None
+    """The texts so far, if the processing depends on them."""
+    units: Tokens | None
+    """The random numbers of rows with seeds, see `sample`."""
     logprobs: bool
 
 
@@ -88,7 +93,8 @@ class _Generation(NamedTuple):
     stops: frozenset[int]
     most: int
     """The largest number of new tokens."""
-    rule: _Rule
+    rule: Sampling | _Rule
+    """A step of plain sampling takes and returns no more than it needs."""
     streams: list[Stream] | None
     """The random stream of each row."""
     compile: bool | Literal["auto"]
@@ -313,13 +319,16 @@ def _check_arguments(
     seeds: Sequence[int] | None,
     compile: bool | Literal["auto"],
     logprobs: bool,
-    sampling: Sampling,
+    sampling: tuple[Sampling, Cuts | None],
     **processing: Any,
 ) -> _Generation:
     model = model.valid()
     config, device = model.config, model.tokens.weight.device
     batch = batch_of(call, prompt, config.vocabulary, config.context, device)
-    rule = _Rule(sampling, processing_of(call, device, config.vocabulary, **processing), bool(logprobs))
+    processed = processing_of(call, device, config.vocabulary, **processing)
+    streams = _streams_of(call, seeds, batch.tokens.shape[0])
+    rule = _Rule(*sampling, processed, None, None, bool(logprobs))
+    is_plain = rule[1:] == (None, None, None, None, False) and (streams is None or rule.sampling.temperature is None)
     if compile not in (True, False, "auto"):
         raise KindError(f"{call}: compile must be True, False or 'auto', got {compile!r}")
     return _Generation(
@@ -327,8 +336,8 @@ def _check_arguments(
         batch,
         tokens_of(call, "stop", stop, config.vocabulary),
         integer_of(call, "max_new_tokens", max_new_tokens, 0),
-        rule,
-        _streams_of(call, seeds, batch.tokens.shape[0]),
+        rule.sampling if is_plain else rule,
+        streams,
         compile,
     )
 
@@ -393,15 +402,16 @@ def _draws(generation: _Generation) -> Iterator[_Drawn]:
     in_programs = compile and device.backend.compiles
     if in_programs:
         _compiled_forms.add(_form(generation))
-    filled, token, history = context, pieces[0], None
-    if rule.processing is not None and rule.processing.needs_history:
+    filled, token = context, pieces[0]
+    if isinstance(rule, _Rule) and rule.processing is not None and rule.processing.needs_history:
         length = _history_length(batch.tokens.shape[1] + count)
-        history = history_of(batch, length if in_programs else None)
+        rule = rule._replace(history=history_of(batch, length if in_programs else None))
     cache: CausalCache = ()
     for number in range(count):
-        units = None if streams is None or rule.sampling.temperature is None else _units(streams, device)
+        if isinstance(rule, _Rule) and streams is not None and rule.sampling.temperature is not None:
+            rule = rule._replace(units=_units(streams, device))
         if filled < context:
-            drawn, cache = decode(model, token, cache, rule, history, units)
+            drawn, cache = decode(model, token, cache, rule)
             filled += 1
         else:
             text = concat(pieces, 1)
@@ -414,9 +424,12 @@ def _draws(generation: _Generation) -> Iterator[_Drawn]:
             if in_programs:  # pad to one of a few lengths: few programs are compiled
                 window = window.pad(((0, 0), (0, _round_up(filled, capacity) - filled)))
             empty = _new_cache(model, window, capacity, starts, in_programs)
-            drawn, cache = fill(model, window, filled, empty, rule, history, units)
+            drawn, cache = fill(model, window, filled, empty, rule)
+        if not isinstance(drawn, _Drawn):
+            drawn = _Drawn(drawn, None, None)
+        elif isinstance(rule, _Rule):
+            rule = rule._replace(history=drawn.history)
         token = drawn.token
-        history = drawn.history
         pieces.append(token)
         yield drawn
 
@@ -444,16 +457,18 @@ _compiled_forms: set[Hashable] = set()
 
 def _form(generation: _Generation) -> Hashable:
     """What the programs of a generation depend on, apart from guards: sizes, and which options are on."""
-    model, batch, _, count, (sampling, processing, logprobs), streams, _ = generation
+    model, batch, _, count, rule, streams, _ = generation
+    sampling, cuts, processing, *_, logprobs = rule if isinstance(rule, _Rule) else _Rule(rule, *[None] * 4, False)
     context, (rows, n) = model.config.context, batch.tokens.shape
     sizes = tuple([(path, param.shape) for path, param in model.named_params()])
-    on = [value is None for value in sampling], [value is None for value in processing or ()], logprobs, streams is None
+    options = [*sampling, *(cuts or (None, None)), *(processing or ()), streams]
+    on = *[value is None for value in options], logprobs
     capacity = _round_up(n + count, context)
     beyond = (n, count) if n + count > context else None  # there are programs for the last halves, too
     length = _history_length(n + count) if processing is not None and processing.needs_history else None
     lengths = _round_up(n, capacity), capacity, beyond, length, batch.starts is None
     functions = () if processing is None else processing.functions
-    return type(model), batch.tokens.device, sizes, rows, lengths, repr(on), functions
+    return type(model), batch.tokens.device, sizes, rows, lengths, on, functions
 
 
 def _round_up(size: int, most: int) -> int:
@@ -489,38 +504,35 @@ def _prefill(
     tokens: Tokens,
     count: int,
     cache: CausalCache,
-    rule: _Rule,
-    history: History | None,
-    units: Tokens | None,
-) -> tuple[_Drawn, CausalCache]:
+    rule: Sampling | _Rule,
+) -> tuple[Tokens | _Drawn, CausalCache]:
     """What follows the first `count` tokens, and the cache of these; the other tokens are padding."""
     x, cache = model.hidden(tokens, cache=cache)
     end = arange(1, device=tokens.device) + count
     # The cache contains padding too, after its position. It is overwritten before it is attended to.
     logits = model.logits(x.take(end - 1, 1))
-    return _choose(logits, rule, history, units), tuple(layer._replace(position=end[0]) for layer in cache)
+    return _choose(logits, rule), tuple(layer._replace(position=end[0]) for layer in cache)
 
 
 def _decode(
     model: CausalModel[Any, Any],
     token: Tokens,
     cache: CausalCache,
-    rule: _Rule,
-    history: History | None,
-    units: Tokens | None,
-) -> tuple[_Drawn, CausalCache]:
+    rule: Sampling | _Rule,
+) -> tuple[Tokens | _Drawn, CausalCache]:
     """What follows the cached tokens and `token` [batch, 1], and the extended cache."""
     logits, cache = model(token, cache=cache)
-    return _choose(logits, rule, history, units), cache
+    return _choose(logits, rule), cache
 
 
-def _choose(logits: Tensor, rule: _Rule, history: History | None, units: Tokens | None) -> _Drawn:
+def _choose(logits: Tensor, rule: Sampling | _Rule) -> Tokens | _Drawn:
     """The next tokens, by their logits [batch, 1, vocabulary]."""
-    changed = logits
-    if rule.processing is not None:
-        changed = process(logits[:, 0], rule.processing, history)[:, None]
-    token = sample(changed, rule.sampling, units)
-    logprob = logits.log_softmax(-1).take_along_axis(token[..., None])[..., 0] if rule.logprobs else None
+    if isinstance(rule, Sampling):
+        return sample(logits, rule)
+    sampling, cuts, processing, history, units, logprobs = rule
+    changed = logits if processing is None else process(logits[:, 0], processing, history)[:, None]
+    token = sample(changed, sampling, cuts, units)
+    logprob = logits.log_softmax(-1).take_along_axis(token[..., None])[..., 0] if logprobs else None
     return _Drawn(token, logprob, None if history is None else history.add(token))
 
 

@@ -18,13 +18,18 @@ class Sampling(NamedTuple):
 
     temperature: float | None
     """The logits are divided by it; None: the most likely token is chosen."""
-    top_k: int | None = None
+    top_k: int | None
     """Only the k most likely tokens, and those as likely as the k-th, may be drawn; None: all tokens."""
-    top_p: float | None = None
+    top_p: float | None
     """Of these, only the most likely that together reach this probability, and those as likely as the last."""
-    min_p: float | None = None
-    """Of these, only those with at least this part of the probability of the most likely."""
-    typical_p: float | None = None
+
+
+class Cuts(NamedTuple):
+    """More restrictions of what may be drawn."""
+
+    min_p: float | None
+    """Only tokens with at least this part of the probability of the most likely."""
+    typical_p: float | None
     """Of these, only those of most typical information that together reach this probability."""
 
 
@@ -39,8 +44,8 @@ def sampling_of(
     top_p: float | None,
     min_p: float | None = None,
     typical_p: float | None = None,
-) -> Sampling:
-    """These settings, checked; `call` begins an error message."""
+) -> tuple[Sampling, Cuts | None]:
+    """These settings, checked; no cuts if they remove nothing. `call` begins an error message."""
     temperature = number_of(call, "temperature", temperature)
     if not 0.0 <= temperature < math.inf:
         raise RangeError(f"{call}: temperature must be finite and at least zero, got {temperature}")
@@ -56,22 +61,25 @@ def sampling_of(
     if not 0.0 <= least <= 1.0:
         raise RangeError(f"{call}: min_p is a part of a probability, from 0 to 1, got {min_p}")
     if temperature == 0.0:
-        return Sampling(None)
-    return Sampling(temperature, top_k, parts[0], least or None, parts[1])
+        return Sampling(None, None, None), None
+    cuts = Cuts(least or None, parts[1])
+    return Sampling(temperature, top_k, parts[0]), None if cuts == (None, None) else cuts
 
 
-def sample(logits: Tensor, sampling: Sampling, units: Tensor[Any, Any, Int] | None = None) -> Tensor[Any, Any, Int]:
+def sample(
+    logits: Tensor, sampling: Sampling, cuts: Cuts | None = None, units: Tensor[Any, Any, Int] | None = None
+) -> Tensor[Any, Any, Int]:
     """One token for each row of logits [..., vocabulary]: [...].
 
     `units` are the random numbers to use, of 24 bits, one for each row; by default they come from the ambient stream.
     """
     if sampling.temperature is None:
         return logits.argmax(-1)
-    logits = filtered(logits, sampling, sampling.temperature)
+    logits = filtered(logits, sampling, cuts, sampling.temperature)
     return random.categorical(logits) if units is None else _chosen(logits, units)
 
 
-def filtered(logits: Tensor, sampling: Sampling, temperature: float) -> Tensor:
+def filtered(logits: Tensor, sampling: Sampling, cuts: Cuts | None, temperature: float) -> Tensor:
     """The logits of the distribution that tokens are drawn from: those that cannot be drawn are minus infinity."""
     # A small temperature may round to zero at half precision, or give large quotients: the largest logit is set to 0.
     gaps = logits - logits.max(-1, keepdims=True)
@@ -89,9 +97,9 @@ def filtered(logits: Tensor, sampling: Sampling, temperature: float) -> Tensor:
             ranked = where(likely.cumsum(-1) - likely < sampling.top_p, ranked, -math.inf)
         threshold = where(ranked == -math.inf, math.inf, ranked).min(-1, keepdims=True)
         logits = where(logits < threshold, -math.inf, logits)
-    if sampling.min_p is not None:
-        logits = where(logits.exp() < sampling.min_p, -math.inf, logits)  # the largest is 0
-    return logits if sampling.typical_p is None else _typical(logits, sampling.typical_p)
+    if cuts is not None and cuts.min_p is not None:
+        logits = where(logits.exp() < cuts.min_p, -math.inf, logits)  # the largest is 0
+    return logits if cuts is None or cuts.typical_p is None else _typical(logits, cuts.typical_p)
 
 
 def _typical(logits: Tensor, mass: float) -> Tensor:
