@@ -458,7 +458,9 @@ _compiled_forms: set[Hashable] = set()
 def _form(generation: _Generation) -> Hashable:
     """What the programs of a generation depend on, apart from guards: sizes, and which options are on."""
     model, batch, _, count, rule, streams, _ = generation
-    sampling, cuts, processing, *_, logprobs = rule if isinstance(rule, _Rule) else _Rule(rule, *[None] * 4, False)
+    if isinstance(rule, Sampling):
+        rule = _Rule(rule, None, None, None, None, logprobs=False)
+    sampling, cuts, processing, *_, logprobs = rule
     context, (rows, n) = model.config.context, batch.tokens.shape
     sizes = tuple([(path, param.shape) for path, param in model.named_params()])
     options = [*sampling, *(cuts or (None, None)), *(processing or ()), streams]
