@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast, overload
 
 from typing_extensions import Unpack
 
@@ -11,7 +11,7 @@ from phlox.backend import Int
 from phlox.backend.tracing.symbolic import less
 from phlox.config import Config
 from phlox.errors import ShapeError
-from phlox.models.generation import GenerationOptions, generate, stream
+from phlox.models.generation import Generated, GenerationOptions, generate, stream
 from phlox.models.generation.prompts import Prompts
 from phlox.models.parts import check_counts
 from phlox.module import Module
@@ -133,10 +133,19 @@ class CausalModel(Module, Generic[C, B]):
         return tuple([cast("Any", block).attention.init_cache(batch_size, size) for block in self.blocks])
 
     @overload
+    def generate(
+        self,
+        prompt: Tokens | Prompts,
+        max_new_tokens: int,
+        *,
+        logprobs: Literal[True],
+        **options: Unpack[GenerationOptions],
+    ) -> Generated: ...
+    @overload
     def generate(self, prompt: Tokens, max_new_tokens: int, **options: Unpack[GenerationOptions]) -> Tokens: ...
     @overload
     def generate(self, prompt: Prompts, max_new_tokens: int, **options: Unpack[GenerationOptions]) -> list[Tokens]: ...
-    def generate(self, prompt: Tokens | Prompts, max_new_tokens: int, **options: Unpack[GenerationOptions]) -> Any:
+    def generate(self, prompt: Tokens | Prompts, max_new_tokens: int, **options: Any) -> Any:
         """Continue each prompt by `max_new_tokens` tokens, drawn one by one, or until a stop token.
 
         See `phlox.models.generation.generate`, with its options.

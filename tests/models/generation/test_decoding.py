@@ -74,9 +74,9 @@ def test_a_seed_gives_the_same_text_everywhere() -> None:
         model = lively(GptConfig(**SHALLOW), backend)
         prompt = px.tensor([[1, 2, 3], [4, 5, 6]], device=backend)
         with px.random.stream(7):
-            text = model.generate(prompt, 12, temperature=1.3, top_k=6, top_p=0.9)
+            text = model.generate(prompt, 12, temperature=1.3, top_k=6, top_p=0.9, compile=True)
             assert text.shape == (2, 15) and text[:, :3].tolist() == prompt.tolist()
-            again = model.generate(prompt, 12, temperature=1.3, top_k=6, top_p=0.9)
+            again = model.generate(prompt, 12, temperature=1.3, top_k=6, top_p=0.9, compile=True)
         assert again.tolist() != text.tolist()  # the stream has gone on
         found.append(text.tolist())
         if isinstance(backend, Torch):
@@ -202,3 +202,53 @@ def test_at_a_tiny_temperature_the_likeliest_token_is_drawn(backend: Backend) ->
     for temperature in (1e-3, np.float32(1e-5), 1e-9, 1e-39):
         assert model.generate(prompt, 3, temperature=temperature, top_k=2**40, stop=[np.int64(0)]).tolist() == greedy
     assert model.generate(prompt, 3, temperature=1e-9, top_k=2, top_p=0.9, stop=np.int64(0)).tolist() == greedy
+
+
+@pytest.mark.parametrize("backend", [NumPy(), Jax(), Torch(float="f16")], ids=repr)
+def test_seeds_and_logprobs_of_rows(backend: Backend) -> None:
+    """Each row as alone with its seed, and with the log-probabilities of the model itself."""
+    model: Any = lively(GptConfig(**SHALLOW).replace(context=16), backend)
+    how: dict[str, Any] = {"temperature": 1.5, "top_p": 0.9}
+    alone: list[list[int]] = []
+    for seed, prompt in zip((5, 2**40, -1), UNEQUAL, strict=True):
+        with px.random.stream(seed):
+            alone.append(model.generate([prompt], 8, **how)[0].tolist())
+    with px.random.stream(0):
+        texts, logprobs = model.generate(UNEQUAL, 8, seeds=[5, 2**40, -1], logprobs=True, **how)
+        assert px.random.state()["position"] == 0
+    assert [text.tolist() for text in texts] == alone
+    for text, prompt, found in zip(texts, UNEQUAL, logprobs, strict=True):
+        every = model.valid()(text[None]).log_softmax(-1).numpy()[0]
+        expected = [every[place - 1, token] for place, token in enumerate(text.tolist()) if place >= len(prompt)]
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4 if backend.float_element == "f32" else 3e-2)
+    stop = alone[0][7]
+    _, rated = model.generate(
+        px.tensor([UNEQUAL[0]] * 2, device=backend), 8, seeds=[5, 9], stop=stop, logprobs=True, **how
+    )
+    end = alone[0][4:].index(stop)
+    assert rated[0].tolist()[end:] == [0.0] * (rated.shape[1] - end)
+    np.testing.assert_array_equal(rated[0, :end].numpy(), logprobs[0][:end].numpy())
+    assert model.generate(UNEQUAL, 0, logprobs=True).logprobs[0].shape == (0,)
+
+
+def test_short_texts_are_eager_on_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+
+    def noted(name: str, fn: Any) -> Any:
+        return lambda *args: called.append(name) or fn(*args)
+
+    for name in ("_prefill", "_decode"):
+        monkeypatch.setattr(decoding, f"_compiled{name}", noted(name, getattr(decoding, name)))
+    monkeypatch.setattr(decoding, "_compiled_forms", set())
+    model: Any = lively(GptConfig(**SHALLOW), "torch")
+    model.generate([[1, 2]], 3)
+    assert not called
+    model.generate([[1, 2]], 3, compile=True)
+    assert called == ["_prefill", "_decode", "_decode"]
+    model.generate([[3, 4, 5]], 4)  # the same program
+    assert len(called) == 7
+    for options in ({"min_p": 0.1}, {"processors": [lambda tokens, logits: logits]}, {"compile": False}):
+        model.generate([[1, 2]], 3, **options)
+    assert len(called) == 7
+    next(model.stream(px.tensor([1, 2], device="torch"), decoding.MANY, banned=3))
+    assert len(called) == 8

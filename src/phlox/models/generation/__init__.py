@@ -1,11 +1,11 @@
 """Text generation with a causal model: `generate` returns whole texts, `stream` gives each token as it is drawn.
 
-`prompts` pads prompts of different lengths to one batch, `sampling` draws a token from logits, `decoding` is the
-loop over the tokens, with a cache of keys and values.
+`prompts` pads prompts of different lengths to one batch, `processing` changes logits by what a text contains,
+`sampling` draws a token from them, `decoding` is the loop over the tokens, with a cache of keys and values.
 """
 
 from __future__ import annotations
 
-from phlox.models.generation.decoding import GenerationOptions, generate, stream
+from phlox.models.generation.decoding import Generated, GenerationOptions, generate, stream
 
-__all__ = ["GenerationOptions", "generate", "stream"]
+__all__ = ["Generated", "GenerationOptions", "generate", "stream"]

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, overload
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, overload
 
 import numpy as np
 from typing_extensions import Unpack
 
-from phlox.errors import ShapeError
-from phlox.models.generation.prompts import Batch, Prompts, Tokens, batch_of, integer_of, stop_tokens
-from phlox.models.generation.sampling import Sampling, sample, sampling_of
+from phlox.backend import Device, Float
+from phlox.backend.contract.backend import engine_of
+from phlox.errors import KindError, ShapeError
+from phlox.models.generation.processing import History, Processing, Processor, history_of, process, processing_of
+from phlox.models.generation.prompts import Batch, Prompts, Tokens, batch_of, integer_of, tokens_of
+from phlox.models.generation.sampling import Cuts, Sampling, sample, sampling_of
 from phlox.nn.multi_head_attention import OwnedKeyValueCache
-from phlox.tensor import Tensor, arange, concat, tensor
+from phlox.random import Stream, uniform
+from phlox.random import stream as random_stream
+from phlox.tensor import Tensor, arange, concat, tensor, zeros
 from phlox.transform import compile as compiled
 
 if TYPE_CHECKING:
     from phlox.models.causal import CausalCache, CausalModel
 
+Numbers = Tensor[Any, Any, Float]
+
 BLOCK = 64
 """The smallest capacity of a cache, and the smallest number of tokens that a compiled program processes at once."""
+
+MANY = 1024
+"""So many new tokens are worth the seconds that the compiler of PyTorch takes."""
 
 
 class GenerationOptions(TypedDict, total=False):
@@ -28,10 +38,77 @@ class GenerationOptions(TypedDict, total=False):
     temperature: float
     top_k: int | None
     top_p: float | None
+    min_p: float | None
+    typical_p: float | None
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float] | None
+    banned: int | Sequence[int] | None
+    no_repeat_ngram: int | None
+    processors: Sequence[Processor]
+    seeds: Sequence[int] | None
     stop: int | Sequence[int] | None
-    compile: bool
+    compile: bool | Literal["auto"]
 
 
+class Generated(NamedTuple):
+    """What `generate(logprobs=True)` returns."""
+
+    tokens: Any
+    """Prompt and continuation, as without `logprobs`."""
+    logprobs: Any
+    """The log-probability that the model gives each new token, before all options: [new] for each text."""
+
+
+class _Rule(NamedTuple):
+    """How a token is chosen, with options beyond temperature, top_k and top_p."""
+
+    sampling: Sampling
+    cuts: Cuts | None
+    processing: Processing | None
+    history: History | None
+    """The texts so far, if the processing depends on them."""
+    units: Tokens | None
+    """The random numbers of rows with seeds, see `sample`."""
+    logprobs: bool
+
+
+class _Drawn(NamedTuple):
+    """The next token of each text."""
+
+    token: Tokens
+    """[batch, 1]."""
+    logprob: Numbers | None
+    """[batch, 1], if it is asked for."""
+    history: History | None
+    """The texts with this token, if the rule depends on them."""
+
+
+class _Generation(NamedTuple):
+    """The checked arguments of a generation."""
+
+    model: CausalModel[Any, Any]
+    batch: Batch
+    stops: frozenset[int]
+    most: int
+    """The largest number of new tokens."""
+    rule: Sampling | _Rule
+    """A step of plain sampling takes and returns no more than it needs."""
+    streams: list[Stream] | None
+    """The random stream of each row."""
+    compile: bool | Literal["auto"]
+
+
+@overload
+def generate(
+    model: CausalModel[Any, Any],
+    prompt: Tokens | Prompts,
+    max_new_tokens: int,
+    *,
+    logprobs: Literal[True],
+    **options: Unpack[GenerationOptions],
+) -> Generated: ...
 @overload
 def generate(
     model: CausalModel[Any, Any], prompt: Tokens, max_new_tokens: int, **options: Unpack[GenerationOptions]
@@ -48,18 +125,33 @@ def generate(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
+    typical_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    logit_bias: Mapping[int, float] | None = None,
+    banned: int | Sequence[int] | None = None,
+    no_repeat_ngram: int | None = None,
+    processors: Sequence[Processor] = (),
+    seeds: Sequence[int] | None = None,
     stop: int | Sequence[int] | None = None,
-    compile: bool = True,
-) -> Tokens | list[Tokens]:
+    logprobs: bool = False,
+    compile: bool | Literal["auto"] = "auto",
+) -> Tokens | list[Tokens] | Generated:
     """Continue each prompt by `max_new_tokens` tokens, or until a stop token is drawn.
 
-    Dropout is off. Each token takes one step through the model. On a backend with a compiler, this step is one program
-    for all positions, prompts and temperatures. Draws come from the ambient stream: a seed gives the same text,
-    compiled or not, on every backend (unless rounding decides between two tokens).
+    Dropout is off. Each token takes one step through the model. In a compiled program, this step is one for all
+    positions, prompts and values of options; only which options are on matters. Draws come from the ambient stream: a
+    seed gives the same text, compiled or not, on every backend (unless rounding decides between two tokens).
 
     The text may become longer than the context of the model: whenever the context is full, the model continues from
     its last half. So at least half a context of previous tokens determines each new token. In a batch of different
     lengths, the longest text decides when the context is full.
+
+    The options change the logits in the order of `transformers`: logit_bias and banned, repetition_penalty,
+    no_repeat_ngram, presence_penalty, frequency_penalty, processors, temperature, top_k, top_p, min_p, typical_p. The
+    last four are for draws: at temperature zero they have no effect.
 
     Args:
         model: a `Gpt`, a `Llama`, or another `CausalModel`.
@@ -71,11 +163,32 @@ def generate(
         top_k: draw only among the k most likely tokens, and those as likely as the k-th.
         top_p: draw only among the most likely tokens that together have this probability (Holtzman et al. 2020), and
             those as likely as the last of them. If top_k is given too, it selects tokens first.
+        min_p: draw only among tokens with at least this part of the probability of the most likely (Nguyen et al.
+            2024).
+        typical_p: draw only among the tokens whose information is nearest to its mean, as many as together have this
+            probability (Meister et al. 2022).
+        repetition_penalty: divide a positive logit of each token of the text, prompt included, by it, and multiply a
+            negative one by it (Keskar et al. 2019).
+        presence_penalty: subtract it from the logit of each token that was drawn before; the prompt does not count.
+        frequency_penalty: subtract it as often as the token was drawn before; the prompt does not count.
+        logit_bias: numbers to add to the logits of tokens.
+        banned: a token, or several, that are never chosen.
+        no_repeat_ngram: never repeat so many successive tokens of the text, prompt included.
+        processors: functions of your own, each called with the tokens so far, Int [batch, n], and the logits [batch,
+            vocabulary], and returning logits. The tokens end in the last column; a text that is shorter than n begins
+            with -1. A function must be able to run in a compiled program.
+        seeds: a seed for each row: it is continued as if it was alone in `with phlox.random.stream(seed):`.
         stop: a token, or several, that end a text. The stop token itself is not part of it.
-        compile: whether to use the backend's compiler, if it has one.
+        logprobs: whether to return the log-probabilities of new tokens, too: those that the model itself gives them,
+            before any option.
+        compile: whether to use the backend's compiler, if it has one. "auto" does on JAX. On PyTorch, whose compiler
+            takes seconds, it does if `max_new_tokens` is at least 1024, or if this process has compiled such a
+            generation before: the same sizes of the model, number of prompts, capacity of the cache, and options.
 
     Returns prompt and continuation: [n + new] for [n], [batch, n + new] for [batch, n], and a list of [n + new] for a
-    list. In a [batch, n + new], a row that ended before the others is filled with the stop token that ended it.
+    list. In a [batch, n + new], a row that ended before the others is filled with the stop token that ended it. With
+    `logprobs`, a `Generated(tokens, logprobs)`; its logprobs are [new], [batch, new] (filled with zeros), or a list of
+    [new].
 
     Raises `KindError`, `ShapeError`, `RangeError` or `IndexRangeError` for an invalid prompt or argument.
 
@@ -84,29 +197,45 @@ def generate(
     >>> model = GptConfig(vocabulary=10, context=8, n_layers=1, d_model=4, n_heads=2).init(device="numpy")
     >>> model.generate(px.tensor([1, 2, 3], device="numpy"), 20, temperature=0.8, top_k=5).shape
     (23,)
-    >>> [text.shape for text in model.generate([[1, 2, 3], [4]], 2, top_p=0.9)]
+    >>> [text.shape for text in model.generate([[1, 2, 3], [4]], 2, top_p=0.9, repetition_penalty=1.2)]
     [(5,), (3,)]
+    >>> tokens, logprobs = model.generate([[1, 2], [3]], 4, min_p=0.1, seeds=[5, 6], logprobs=True)
+    >>> tokens[1].shape, logprobs[1].shape
+    ((5,), (4,))
+    >>> def after_three(tokens, logits):  # a nine after each three
+    ...     return logits + px.where(tokens[:, -1:] == 3, 100.0, 0.0) * px.one_hot(px.tensor(9), 10)
+    >>> model.generate(px.tensor([3], device="numpy"), 1, processors=[after_three]).tolist()
+    [3, 9]
     """
-    sampling = sampling_of("generate", temperature, top_k, top_p)
-    model = model.valid()
-    batch, stops, count = _check_arguments("generate", model, prompt, max_new_tokens, stop)
-    pieces: list[Tokens] = [batch.tokens]
-    ends = _TextEnds(batch.tokens.shape[0], stops)
-    if count:
-        for token in _draws(model, batch, count, sampling, compile):
-            pieces.append(token)
-            if stops and ends.add(token):
-                break
-    text = concat(pieces, 1)
-    if stops:
-        text = ends.cut(text, batch.tokens.shape[1])
+    checked = _check_arguments(
+        "generate", model, prompt, max_new_tokens, stop, seeds, compile, logprobs,
+        sampling_of("generate", temperature, top_k, top_p, min_p, typical_p),
+        repetition_penalty=repetition_penalty, presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
+        logit_bias=logit_bias, banned=banned, no_repeat_ngram=no_repeat_ngram, processors=processors,
+    )  # fmt: skip
+    batch, stops = checked.batch, checked.stops
+    rows, n = batch.tokens.shape
+    pieces: list[Tokens] = []
+    likely: list[Numbers] = []
+    ends = _TextEnds(rows, stops)
+    for drawn in _draws(checked):
+        pieces.append(drawn.token)
+        if drawn.logprob is not None:
+            likely.append(drawn.logprob)
+        if stops and ends.add(drawn.token):
+            break
+    text = ends.cut(concat([batch.tokens, *pieces], 1), n, None)
+    new = text.shape[1] - n
+    lengths = [ends.length(row, new) for row in range(rows)]
+    rated = ends.cut(concat(likely, 1), 0, 0.0) if likely else zeros((rows, 0), device=batch.tokens.device)
+    tokens: Any
+    values: Any
     if isinstance(prompt, Tensor):
-        return (text[0] if prompt.ndim == 1 else text).to_device(prompt.device)
-    lengths = [ends.length(row, text.shape[1] - batch.tokens.shape[1]) for row in range(text.shape[0])]
-    n = batch.tokens.shape[1]
-    return [
-        text[row, n - before : n + new] for row, (before, new) in enumerate(zip(batch.lengths, lengths, strict=True))
-    ]
+        tokens, values = ((x[0] if prompt.ndim == 1 else x).to_device(prompt.device) for x in (text, rated))
+    else:
+        tokens = [text[row, n - batch.lengths[row] : n + lengths[row]] for row in range(rows)]
+        values = [rated[row, : lengths[row]] for row in range(rows)]
+    return Generated(tokens, values) if logprobs else tokens
 
 
 @overload
@@ -125,8 +254,18 @@ def stream(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
+    typical_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    logit_bias: Mapping[int, float] | None = None,
+    banned: int | Sequence[int] | None = None,
+    no_repeat_ngram: int | None = None,
+    processors: Sequence[Processor] = (),
+    seeds: Sequence[int] | None = None,
     stop: int | Sequence[int] | None = None,
-    compile: bool = True,
+    compile: bool | Literal["auto"] = "auto",
 ) -> Iterator[int] | Iterator[list[int | None]]:
     """The tokens that `generate` would add, each as soon as it is drawn; arguments and errors are the same.
 
@@ -143,24 +282,23 @@ def stream(
     >>> len(tokens), type(tokens[0]).__name__
     (5, 'int')
     """
-    sampling = sampling_of("stream", temperature, top_k, top_p)
+    sampling = sampling_of("stream", temperature, top_k, top_p, min_p, typical_p)
     if isinstance(prompt, Tensor) and prompt.ndim == 2:
         raise ShapeError(
             f"stream: a prompt must be [n], got shape {prompt.shape}; give several as a list, such as list(prompt)"
         )
-    model = model.valid()
-    batch, stops, count = _check_arguments("stream", model, prompt, max_new_tokens, stop)
-    steps = _stream_rows(model, batch, stops, count, sampling, compile)
+    checked = _check_arguments(
+        "stream", model, prompt, max_new_tokens, stop, seeds, compile, False, sampling,
+        repetition_penalty=repetition_penalty, presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
+        logit_bias=logit_bias, banned=banned, no_repeat_ngram=no_repeat_ngram, processors=processors,
+    )  # fmt: skip
+    steps = _stream_rows(checked)
     return _stream_single(steps) if isinstance(prompt, Tensor) else steps
 
 
-def _stream_rows(
-    model: CausalModel[Any, Any], batch: Batch, stops: frozenset[int], count: int, sampling: Sampling, compile: bool
-) -> Iterator[list[int | None]]:
-    ends = _TextEnds(batch.tokens.shape[0], stops)
-    if not count:
-        return
-    for token in _draws(model, batch, count, sampling, compile):
+def _stream_rows(generation: _Generation) -> Iterator[list[int | None]]:
+    ends = _TextEnds(generation.batch.tokens.shape[0], generation.stops)
+    for token, *_ in _draws(generation):
         if ends.add(token):
             return
         yield [None if row in ends.ended else value for row, value in enumerate(token[:, 0].tolist())]
@@ -173,11 +311,52 @@ def _stream_single(steps: Iterator[list[int | None]]) -> Iterator[int]:
 
 
 def _check_arguments(
-    call: str, model: CausalModel[Any, Any], prompt: Any, max_new_tokens: int, stop: int | Sequence[int] | None
-) -> tuple[Batch, frozenset[int], int]:
-    config = model.config
-    batch = batch_of(call, prompt, config.vocabulary, config.context, model.tokens.weight.device)
-    return batch, stop_tokens(call, stop, config.vocabulary), integer_of(call, "max_new_tokens", max_new_tokens, 0)
+    call: str,
+    model: CausalModel[Any, Any],
+    prompt: Any,
+    max_new_tokens: int,
+    stop: int | Sequence[int] | None,
+    seeds: Sequence[int] | None,
+    compile: bool | Literal["auto"],
+    logprobs: bool,
+    sampling: tuple[Sampling, Cuts | None],
+    **processing: Any,
+) -> _Generation:
+    model = model.valid()
+    config, device = model.config, model.tokens.weight.device
+    batch = batch_of(call, prompt, config.vocabulary, config.context, device)
+    processed = processing_of(call, device, config.vocabulary, **processing)
+    streams = _streams_of(call, seeds, batch.tokens.shape[0])
+    rule = _Rule(*sampling, processed, None, None, bool(logprobs))
+    is_plain = rule[1:] == (None, None, None, None, False) and (streams is None or rule.sampling.temperature is None)
+    if compile not in (True, False, "auto"):
+        raise KindError(f"{call}: compile must be True, False or 'auto', got {compile!r}")
+    return _Generation(
+        model,
+        batch,
+        tokens_of(call, "stop", stop, config.vocabulary),
+        integer_of(call, "max_new_tokens", max_new_tokens, 0),
+        rule.sampling if is_plain else rule,
+        streams,
+        compile,
+    )
+
+
+def _streams_of(call: str, seeds: Sequence[int] | None, rows: int) -> list[Stream] | None:
+    """The random stream of each row."""
+    if seeds is None:
+        return None
+    if isinstance(seeds, str) or not isinstance(seeds, (Sequence, np.ndarray)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise KindError(f"{call}: seeds must be a list of integers, one for each prompt, got {seeds!r}")
+    if len(seeds) != rows:
+        raise ShapeError(f"{call}: seeds must have one integer for each prompt, got {len(seeds)} for {rows}")
+    streams: list[Stream] = []
+    for number, value in enumerate(seeds):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise KindError(f"{call}: seeds[{number}] must be a whole number, got {value!r}")
+        with random_stream(int(value)) as opened:
+            streams.append(opened)
+    return streams
 
 
 class _TextEnds:
@@ -202,28 +381,37 @@ class _TextEnds:
         """The number of new tokens of a row."""
         return self.ended[row][0] if row in self.ended else most
 
-    def cut(self, text: Tokens, n: int) -> Tokens:
-        """The texts [batch, n + new]; after its end, a text is filled with its stop token."""
+    def cut(self, values: Tensor[Any, Any, Any], n: int, rest: float | None) -> Any:
+        """Values [batch, n + new] of the texts; after its end, a text is filled with `rest`, or its stop token."""
         if not self.ended:
-            return text
+            return values
         longest = max(self.length(row, self._count) for row in range(self.rows))
-        rows = text.numpy()[:, : n + longest].copy()
+        rows = values.numpy()[:, : n + longest].copy()
         for row, (length, token) in self.ended.items():
-            rows[row, n + length :] = token
-        return tensor(rows, device=text.device)
+            rows[row, n + length :] = token if rest is None else rest
+        return tensor(rows, device=values.device)
 
 
-def _draws(model: CausalModel[Any, Any], batch: Batch, count: int, rule: Sampling, compile: bool) -> Iterator[Tokens]:
-    """The next tokens of each prompt, [batch, 1], `count` times."""
+def _draws(generation: _Generation) -> Iterator[_Drawn]:
+    """The next token of each prompt, `count` times."""
+    model, batch, _, count, rule, streams, compile = generation
     device, context = batch.tokens.device, model.config.context
     pieces, starts = [batch.tokens], batch.starts
+    compile = _pays(generation) if compile == "auto" else compile
     fill, decode = (_compiled_prefill, _compiled_decode) if compile else (_prefill, _decode)
     in_programs = compile and device.backend.compiles
+    if in_programs:
+        _compiled_forms.add(_form(generation))
     filled, token = context, pieces[0]
+    if isinstance(rule, _Rule) and rule.processing is not None and rule.processing.needs_history:
+        length = _history_length(batch.tokens.shape[1] + count)
+        rule = rule._replace(history=history_of(batch, length if in_programs else None))
     cache: CausalCache = ()
     for number in range(count):
+        if isinstance(rule, _Rule) and streams is not None and rule.sampling.temperature is not None:
+            rule = rule._replace(units=_units(streams, device))
         if filled < context:
-            token, cache = decode(model, token, cache, rule)
+            drawn, cache = decode(model, token, cache, rule)
             filled += 1
         else:
             text = concat(pieces, 1)
@@ -235,14 +423,64 @@ def _draws(model: CausalModel[Any, Any], batch: Batch, count: int, rule: Samplin
             )
             if in_programs:  # pad to one of a few lengths: few programs are compiled
                 window = window.pad(((0, 0), (0, _round_up(filled, capacity) - filled)))
-            token, cache = fill(model, window, filled, _new_cache(model, window, capacity, starts, in_programs), rule)
+            empty = _new_cache(model, window, capacity, starts, in_programs)
+            drawn, cache = fill(model, window, filled, empty, rule)
+        if not isinstance(drawn, _Drawn):
+            drawn = _Drawn(drawn, None, None)
+        elif isinstance(rule, _Rule):
+            rule = rule._replace(history=drawn.history)
+        token = drawn.token
         pieces.append(token)
-        yield token
+        yield drawn
+
+
+def _units(streams: list[Stream], device: Device) -> Tokens:
+    """A random number of 24 bits of each stream: [batch, 1]."""
+    units: list[list[int]] = []
+    for row in streams:
+        with random_stream(row):
+            units.append([int(uniform((), device="numpy").item() * 2**24)])
+    return tensor(units, device=device)
+
+
+def _pays(generation: _Generation) -> bool:
+    """Is it worth compiling? The compiler of PyTorch takes as long as hundreds of eager tokens."""
+    backend = generation.batch.tokens.device.backend
+    if not backend.compiles or engine_of(backend).is_jax or generation.most >= MANY:
+        return True
+    return _form(generation) in _compiled_forms
+
+
+_compiled_forms: set[Hashable] = set()
+"""What has been compiled in this process."""
+
+
+def _form(generation: _Generation) -> Hashable:
+    """What the programs of a generation depend on, apart from guards: sizes, and which options are on."""
+    model, batch, _, count, rule, streams, _ = generation
+    if isinstance(rule, Sampling):
+        rule = _Rule(rule, None, None, None, None, logprobs=False)
+    sampling, cuts, processing, *_, logprobs = rule
+    context, (rows, n) = model.config.context, batch.tokens.shape
+    sizes = tuple([(path, param.shape) for path, param in model.named_params()])
+    options = [*sampling, *(cuts or (None, None)), *(processing or ()), streams]
+    on = *[value is None for value in options], logprobs
+    capacity = _round_up(n + count, context)
+    beyond = (n, count) if n + count > context else None  # there are programs for the last halves, too
+    length = _history_length(n + count) if processing is not None and processing.needs_history else None
+    lengths = _round_up(n, capacity), capacity, beyond, length, batch.starts is None
+    functions = () if processing is None else processing.functions
+    return type(model), batch.tokens.device, sizes, rows, lengths, on, functions
 
 
 def _round_up(size: int, most: int) -> int:
     """The next power of two, at least `BLOCK` and at most `most`."""
     return min(most, max(BLOCK, 1 << (size - 1).bit_length()))
+
+
+def _history_length(size: int) -> int:
+    """The number of columns of the history of a compiled generation: it holds whole texts, beyond the context too."""
+    return _round_up(size, BLOCK + 2 * size)
 
 
 def _shift_starts(starts: tuple[int, ...] | None, left_out: int) -> tuple[int, ...] | None:
@@ -264,22 +502,40 @@ def _new_cache(
 
 
 def _prefill(
-    model: CausalModel[Any, Any], tokens: Tokens, count: int, cache: CausalCache, sampling: Sampling
-) -> tuple[Tokens, CausalCache]:
-    """The token after the first `count` tokens, and the cache of these; the other tokens are padding."""
+    model: CausalModel[Any, Any],
+    tokens: Tokens,
+    count: int,
+    cache: CausalCache,
+    rule: Sampling | _Rule,
+) -> tuple[Tokens | _Drawn, CausalCache]:
+    """What follows the first `count` tokens, and the cache of these; the other tokens are padding."""
     x, cache = model.hidden(tokens, cache=cache)
     end = arange(1, device=tokens.device) + count
     # The cache contains padding too, after its position. It is overwritten before it is attended to.
     logits = model.logits(x.take(end - 1, 1))
-    return sample(logits, sampling), tuple(layer._replace(position=end[0]) for layer in cache)
+    return _choose(logits, rule), tuple(layer._replace(position=end[0]) for layer in cache)
 
 
 def _decode(
-    model: CausalModel[Any, Any], token: Tokens, cache: CausalCache, sampling: Sampling
-) -> tuple[Tokens, CausalCache]:
-    """The token after the cached tokens and `token` [batch, 1], and the extended cache."""
+    model: CausalModel[Any, Any],
+    token: Tokens,
+    cache: CausalCache,
+    rule: Sampling | _Rule,
+) -> tuple[Tokens | _Drawn, CausalCache]:
+    """What follows the cached tokens and `token` [batch, 1], and the extended cache."""
     logits, cache = model(token, cache=cache)
-    return sample(logits, sampling), cache
+    return _choose(logits, rule), cache
+
+
+def _choose(logits: Tensor, rule: Sampling | _Rule) -> Tokens | _Drawn:
+    """The next tokens, by their logits [batch, 1, vocabulary]."""
+    if isinstance(rule, Sampling):
+        return sample(logits, rule)
+    sampling, cuts, processing, history, units, logprobs = rule
+    changed = logits if processing is None else process(logits[:, 0], processing, history)[:, None]
+    token = sample(changed, sampling, cuts, units)
+    logprob = logits.log_softmax(-1).take_along_axis(token[..., None])[..., 0] if logprobs else None
+    return _Drawn(token, logprob, None if history is None else history.add(token))
 
 
 _compiled_prefill = compiled(_prefill, donate=("cache",))

@@ -59,17 +59,24 @@ def batch_of(call: str, prompts: Tokens | Prompts, vocabulary: int, context: int
     return Batch(tensor(padded, device=device), starts if any(starts) else None)
 
 
-def stop_tokens(call: str, stop: int | Sequence[int] | None, vocabulary: int) -> frozenset[int]:
-    """The tokens that end a text, checked."""
-    if isinstance(stop, str) or not isinstance(stop, (Iterable, int, np.integer, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise KindError(f"{call}: stop must be token ids, one or several integers, got {stop!r}")
-    ids = () if stop is None else tuple(stop) if isinstance(stop, Iterable) else (stop,)
+def tokens_of(call: str, name: str, tokens: int | Sequence[int] | None, vocabulary: int) -> frozenset[int]:
+    """The tokens of an option, one or several, checked."""
+    if isinstance(tokens, str) or not isinstance(tokens, (Iterable, int, np.integer, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise KindError(f"{call}: {name} must be token ids, one or several integers, got {tokens!r}")
+    ids = () if tokens is None else tuple(tokens) if isinstance(tokens, Iterable) else (tokens,)
     for token in ids:
         if isinstance(token, bool) or not isinstance(token, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise KindError(f"{call}: stop must be token ids, one or several integers, got {token!r}")
+            raise KindError(f"{call}: {name} must be token ids, one or several integers, got {token!r}")
         if not 0 <= token < vocabulary:
-            raise RangeError(f"{call}: the stop token {token} is not in the vocabulary (0 to {vocabulary - 1})")
+            raise RangeError(f"{call}: the {name} token {token} is not in the vocabulary (0 to {vocabulary - 1})")
     return frozenset(map(int, ids))
+
+
+def number_of(call: str, name: str, value: float) -> float:
+    """A number of Python or NumPy as a Python float."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise KindError(f"{call}: {name} must be a number, got {value!r}")
+    return float(value)
 
 
 def integer_of(call: str, name: str, value: int, least: int) -> int:
