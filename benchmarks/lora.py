@@ -75,7 +75,8 @@ def with_adapters(sizes: gpt.Sizes, weights: dict[str, Any], compiled: bool) -> 
     state: list[Any] = [model, optim.AdamWConfig().init()]
 
     def again() -> float:
-        *state[:], loss = run(*state, tokens, targets)
+        model, optimizer = state
+        *state[:], loss = run(model, optimizer, tokens, targets)
         return loss.item()
 
     return again

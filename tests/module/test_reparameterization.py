@@ -1,3 +1,5 @@
+# What stands in the place of a parameter is not of its type, and PyTorch's annotations leave much unsaid.
+# pyright: reportOptionalMemberAccess=false, reportAttributeAccessIssue=false, reportArgumentType=false
 """A model whose parameters are computed from others is a model as any other: in every engine, transformation and file.
 
 Serves: phlox/module/reparameterization.py, phlox/nn/reparameterizations/

@@ -100,7 +100,7 @@ def test_a_model_trained_for_packing_packs_to_what_it_computed() -> None:
     assert small.loss(batch[:, :-1], batch[:, 1:]).item() < before - 0.2
     np.testing.assert_allclose(small(batch).numpy(), trained.valid()(batch).numpy(), atol=1e-4)
     # The gradient passes as if nothing were rounded.
-    layer = px.fake_quantize(nn.Linear(64, 4).init(0), "weight", "int8").train()
+    layer: Any = px.fake_quantize(nn.Linear(64, 4).init(0), "weight", "int8").train()
     grads = px.grad(lambda layer: (layer(px.ones((2, 64), device=layer.bias.device)) * 3.0).sum())(layer)
     np.testing.assert_array_equal(grads.get(layer.weight.base.id).numpy(), np.full((64, 4), 6.0))
 
@@ -171,4 +171,4 @@ def test_what_cannot_be_packed_says_why() -> None:
     with pytest.raises(ModuleError, match="no packed weights"):
         compare_quantized(model, model)
     with pytest.raises(ModuleError, match="merge"):
-        packed.head.weight.set(px.zeros((64, 64)))
+        packed.head.weight.set(px.zeros((64, 64)))  # pyright: ignore[reportOptionalMemberAccess]

@@ -14,7 +14,7 @@ from phlox.module.packed import Packed
 from phlox.module.reparameterization import Sites
 from phlox.record import Record, TensorEntry
 from phlox.record import load as load_any
-from phlox.record.formats.reader import Readable
+from phlox.record.formats.reader import PathLike, Readable
 from phlox.tensor import zeros
 
 M = TypeVar("M", bound=Module)
@@ -22,7 +22,7 @@ M = TypeVar("M", bound=Module)
 _CODES = re.compile(r"(.+)\.codes\.(\w+)")
 
 
-def load_quantized(model: M, source: Readable | Record) -> M:
+def load_quantized(model: M, source: PathLike | Readable | Record) -> M:
     """A view of a model with the weights of a file that a packed model was saved to, packed as they are there.
 
     The parameters of `model` may be deferred, as those of a new one are: weights that are packed in the file are never

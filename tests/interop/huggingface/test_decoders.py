@@ -11,7 +11,7 @@ import pytest
 import phlox as px
 from phlox.errors import ConfigError
 from phlox.interop import huggingface
-from phlox.models import DecoderConfig
+from phlox.models import DecoderConfig, LlamaConfig
 
 SIZES: dict[str, Any] = {
     "vocab_size": 97,
@@ -98,6 +98,11 @@ def test_what_a_family_does_not_have_is_refused(tmp_path: Path) -> None:
     for config, words in (
         (DecoderConfig(**sizes, family="qwen3"), ("query_norm", "qwen3", "heads")),
         (DecoderConfig(**sizes, family="mistral", logits_cap=30.0), ("logits_cap", "30.0", "mistral")),
+        (DecoderConfig(**sizes, family="mistral", unrotated_layers=(1,)), ("unrotated_layers", "mistral")),
+        (DecoderConfig(**sizes, family="mistral", embedding_scale=4.0), ("embedding_scale", "mistral")),
+        (DecoderConfig(**sizes, family="mistral", d_rotary=4), ("d_rotary", "mistral")),
+        (DecoderConfig(**sizes, family="gemma", norm_offset=1.0, embedding_scale=2.0), ("sqrt(d_model)", "2.0")),
+        (LlamaConfig(**sizes, logits_cap=30.0), ("logits_cap", "llama")),
         (DecoderConfig(**sizes, family="olmo2", norm_place="both", query_norm="all"), ("norm_place", "olmo2")),
     ):
         with pytest.raises(ConfigError) as caught:

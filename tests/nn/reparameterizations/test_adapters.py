@@ -1,3 +1,5 @@
+# What stands in the place of a parameter is not of its type, and PyTorch's annotations leave much unsaid.
+# pyright: reportOptionalMemberAccess=false, reportAttributeAccessIssue=false
 """Adapters by name: which of them are used, one by one, weighted, and by the rows of a batch."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+# What stands in the place of a parameter is not of its type, and PyTorch's annotations leave much unsaid.
+# pyright: reportOptionalMemberAccess=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false
 """Weight norm, spectral norm, orthogonal matrices and pruning: torch's functions of these names are the reference.
 
 Serves: phlox/nn/reparameterizations/{weight_norm,spectral_norm,orthogonal,mask,low_rank}.py

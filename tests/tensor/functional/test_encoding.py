@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false
 """Codes are those of the nearest levels, on every engine."""
 
 from __future__ import annotations

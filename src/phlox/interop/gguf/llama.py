@@ -104,8 +104,11 @@ class GgufLlama(Architecture):
             return {**keys, "rope.scaling.type": ("str", "linear"), "rope.scaling.factor": ("f32", scaling.factor)}
         if scaling is None:
             return keys
-        if (scaling.low, scaling.high) != (_LOW, _HIGH):
-            raise ConfigError(f"save: GGUF has no keys for {scaling}, but with low={_LOW} and high={_HIGH}")
+        if not isinstance(scaling, Llama3Scaling) or (scaling.low, scaling.high) != (_LOW, _HIGH):
+            raise ConfigError(
+                f"save: GGUF has no keys for {scaling}; it has some for LinearScaling, and for Llama3Scaling with "
+                f"low={_LOW} and high={_HIGH}"
+            )
         return {**keys, "rope.scaling.original_context_length": ("u32", scaling.context)}
 
 

@@ -66,6 +66,8 @@ class DecoderFamily(CausalFamily):
     harmless = frozenset({"pretraining_tp"})
     constants: ClassVar[dict[str, Any]] = {}
     """Fields of our config that are the same in all models of the family, if they are not the default."""
+    written: ClassVar[tuple[str, ...]] = ()
+    """Further fields that the settings of the family say."""
     norms: ClassVar[Sequence[tuple[str, str]]] = _BEFORE
     """Their normalizations in a layer, and ours."""
     linears: ClassVar[Sequence[tuple[str, str]]] = (*_ATTENTION, *_GATED)
@@ -91,10 +93,9 @@ class DecoderFamily(CausalFamily):
     def settings_of(self, config: DecoderConfig) -> dict[str, Any]:
         """See `Family.settings_of`."""
         plain = DecoderConfig()
-        ours = {entry.ours for entry in self.entries} | {
-            "family", "rotary_base", "rotary_scaling", "d_rotary", "local_rotary_base", "window", "window_layers",
-            "n_kv_heads", "attention_scale", "unrotated_layers", "embedding_scale",
-        }  # fmt: skip
+        ours = {entry.ours for entry in self.entries} | {"family", "n_kv_heads", "rotary_base", "rotary_scaling"}
+        ours |= {*self.written, *(("d_rotary",) if self.default_share is not None else ())}
+        ours |= {"window", "window_layers"} if self.has_window else set()
         for name in config.to_dict():
             expected = self.constants.get(name, getattr(plain, name, None))
             if name not in ours and getattr(config, name) != expected:
@@ -232,6 +233,7 @@ class SmolLM3(Qwen2):
     architectures = ("SmolLM3ForCausalLM", "SmolLM3Model")
     entries = (*SIZES, RMS, SILU, BIAS, HIDDEN_BIAS, PADDING)
     constants: ClassVar = {}
+    written = ("unrotated_layers",)
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
         """See `CausalFamily.further_fields`."""
@@ -274,6 +276,7 @@ class Gemma(DecoderFamily):
         PADDING,
     )
     constants: ClassVar = {"norm_offset": 1.0}
+    written = ("embedding_scale",)
     unsupported = (
         *DecoderFamily.unsupported,
         ("use_bidirectional_attention", False, "each token would see all others"),
@@ -282,6 +285,14 @@ class Gemma(DecoderFamily):
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
         """See `CausalFamily.further_fields`."""
         return {**super().further_fields(settings, fields), "embedding_scale": math.sqrt(fields["d_model"])}
+
+    def settings_of(self, config: DecoderConfig) -> dict[str, Any]:
+        """See `Family.settings_of`."""
+        if not math.isclose(config.embedding_scale, math.sqrt(config.d_model), rel_tol=1e-6):
+            raise ConfigError(
+                f"a {self.model_type} scales its embeddings by sqrt(d_model), got {config.embedding_scale}"
+            )
+        return super().settings_of(config)
 
 
 class Gemma2(Gemma):
@@ -296,6 +307,7 @@ class Gemma2(Gemma):
         Entry("final_logit_softcapping", "logits_cap", Settings.number, None),
     )
     constants: ClassVar = {"norm_offset": 1.0, "norm_place": "both"}
+    written = ("embedding_scale", "attention_scale")
     norms = _BOTH
     has_window = True
     default_window = 4096
@@ -325,6 +337,7 @@ class Gemma3(Gemma2):
     model_type = "gemma3_text"
     architectures = ("Gemma3ForCausalLM", "Gemma3TextModel")
     constants: ClassVar = {"norm_offset": 1.0, "norm_place": "both", "query_norm": "heads"}
+    written = (*Gemma2.written, "local_rotary_base")
     norms = (*_BOTH, *_QUERY_NORMS)
     period = 6
 

@@ -245,7 +245,8 @@ def fence(graph: Any) -> None:
         with graph.graph.inserting_after(node):
             copy = graph.graph.call_function(_operations.kept.default, (node,))
         copy.meta["val"] = node.meta.get("val")
-        node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
+        node.replace_all_uses_with(copy)
+        copy.args = (node,)
     if nodes or kept:
         graph.recompile()
 
