@@ -41,8 +41,8 @@ def load(folder: str | os.PathLike[str], *, device: DeviceLike | None = None) ->
     Quantized weights (compressed-tensors, bitsandbytes, GPTQ, AWQ) stay as small as they are, see docs/interop.md.
 
     The folder contains `config.json` and weights, in the first of these files that exists: `model.safetensors`,
-    `model.safetensors.index.json` with its shards, `pytorch_model.bin`, `pytorch_model.bin.index.json`. GPT-2, Llama
-    and BERT are supported, see docs/interop.md. The precision is that of the device's backend.
+    `model.safetensors.index.json` with its shards, `pytorch_model.bin`, `pytorch_model.bin.index.json`. GPT-2, Llama,
+    ten families of decoders and BERT are supported, see docs/interop.md. The precision is that of the device's backend.
 
     Raises `ConfigError` for a config that is missing, damaged or not supported. Raises `RecordError` for weights that
     are missing, damaged or do not fit the config, all at once and by the names in the file.

@@ -18,6 +18,8 @@ from phlox.backend.torch import compat
 from phlox.backend.torch.cpu.features import has_idle_vectors
 from phlox.backend.torch.tracer import tracing
 
+FEW = 3
+"""Fewer rows are multiplied by MKL, which reads a weight from memory in half of oneDNN's time."""
 LEAST = 1 << 22
 """The number of multiplications from which it is faster: oneDNN takes some microseconds to find its code."""
 
@@ -48,7 +50,7 @@ def suits(x: torch.Tensor, weight: torch.Tensor) -> bool:
     Tracers, tensors in PyTorch's own transformations, and tensors on its tape are left to PyTorch's function, which has
     derivatives.
     """
-    if not _is_faster():
+    if not _is_faster() or x.numel() < FEW * x.shape[-1]:
         return False
     return _is_plain(x) and _is_plain(weight) and x.shape[-1] == weight.shape[0] and not _is_transformed()
 
