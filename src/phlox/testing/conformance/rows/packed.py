@@ -39,10 +39,10 @@ def _levels(words: Any, coding: str) -> Any:
 
 
 def _nearest(x: Any, coding: str) -> Any:
-    """The words of the nearest levels; no element is halfway between two."""
+    """The words of the nearest levels; in a tie, of the even code."""
     levels = CODINGS[coding].levels.astype(np.float64)
     distances = np.abs(x[..., None].astype(np.float64) - np.where(np.isfinite(levels), levels, np.inf))
-    codes = distances.argmin(-1)
+    codes = (distances + 1e-12 * (np.arange(len(levels)) % 2)).argmin(-1)
     negative_zero = (levels[codes] == 0.0) & (x < 0.0) & (coding in ("e2m1", "e4m3"))
     return pack(codes + negative_zero * (len(levels) // 2), CODINGS[coding].bits)
 
