@@ -23,6 +23,7 @@ PACKAGES = {
     "phlox": "tensors, functions of tensors, modules and transformations",
     "phlox.nn": "layers, losses and initializers",
     "phlox.nn.reparameterizations": "parameters that are computed from others",
+    "phlox.quantization": "weights of few bits",
     "phlox.optim": "optimizers, schedules and clipping",
     "phlox.train": "the training loop and its callbacks",
     "phlox.data": "sources, loaders and augmentation",
@@ -54,6 +55,7 @@ PACKAGES = {
 
 FIRST = {
     "phlox": ("Tensor", "tensor", "Module", "Param", "Config", "compile", "value_and_grad", "grad"),
+    "phlox.quantization": ("quantize", "load_quantized", "fake_quantize", "compare_quantized"),
     "phlox.optim": ("AdamWConfig", "SgdConfig", "Optimizer"),
     "phlox.train": ("Learner",),
     "phlox.data": ("Loader", "split_rows", "load_digits"),
