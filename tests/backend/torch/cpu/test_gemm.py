@@ -41,7 +41,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 @pytest.mark.covering(2)
 @pytest.mark.parametrize("left", ["by rows", "by columns", "apart"])
 @pytest.mark.parametrize("right", ["by rows", "by columns", "apart"])
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 70, 33), (3, 70, 33), (67, 130, 31), (200, 31, 150), (31, 500, 260)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(1, 1, 1), (2, 70, 33), (3, 70, 33), (67, 130, 31), (200, 31, 150), (31, 500, 260)], ids=str
+)
 def test_results(sizes: tuple[int, int, int], left: str, right: str, calls: list[tuple[int, ...]]) -> None:
     rows, depth, width = sizes
     x, weight, bias = array(rows, depth, left), array(depth, width, right, 1), array(1, width, seed=2)[0]
