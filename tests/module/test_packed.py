@@ -15,6 +15,7 @@ import phlox as px
 from phlox import nn
 from phlox.backend import Backend, Jax, NumPy, Torch
 from phlox.backend.contract.nn.packed import CODINGS, pack
+from phlox.errors import IndexRangeError
 from phlox.module.architecture import architecture, build_module
 from phlox.module.packed import Packed
 
@@ -97,3 +98,17 @@ def test_it_is_saved_moved_copied_and_described(tmp_path: Path) -> None:
     ones = px.ones((2, 64), device=half)
     got, plain = (model(ones).to_full_precision().numpy() for model in (layer, px.merge(layer)))
     np.testing.assert_allclose(got, plain, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("backend", ENGINES, ids=repr)
+@pytest.mark.parametrize("scheme", ["int4", "mxfp4"])
+def test_a_token_that_is_no_entry_is_refused(scheme: Any, backend: Backend) -> None:
+    table = px.quantize(nn.Embedding(8, 64, device=backend).init(0), "weight", scheme)
+    for wrong in (-1, 8):
+        tokens = px.tensor([0, wrong], device=backend)
+        with pytest.raises(IndexRangeError, match=str(wrong)):
+            table(tokens)
+        if not backend.compiles:
+            continue
+        rows = px.compile(lambda table, tokens: table(tokens))(table, tokens).numpy()
+        assert np.isfinite(rows[0]).all() and np.isnan(rows[1]).all()

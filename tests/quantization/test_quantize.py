@@ -119,6 +119,15 @@ def test_calibration_lowers_the_error_of_the_layer() -> None:
         assert errors["gptq"] < 0.8 * errors["plain"] and errors["awq"] < 0.9 * errors["plain"], errors
 
 
+def test_weights_under_adapters_are_calibrated_as_others_are() -> None:
+    model, batch = gpt(NumPy()), tokens(NumPy())
+    path = "blocks.0.attention.query.weight"
+    plain: Any = px.quantize(model, path, "int4", calibration=Gptq([batch]))
+    below: Any = px.without_adapters(px.quantize(px.lora(model, path, rank=2), path, "int4", calibration=Gptq([batch])))
+    words = [view.blocks[0].attention.query.weight.words.val().numpy() for view in (plain, below)]
+    np.testing.assert_array_equal(*words)
+
+
 def test_the_report_names_bytes_errors_and_losses() -> None:
     model, batch = gpt(NumPy()), tokens(NumPy())
     small = px.lora(px.quantize(model, "blocks.**.weight", "int8"), "blocks.**.weight", rank=2)

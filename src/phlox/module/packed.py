@@ -7,7 +7,7 @@ from typing import Any
 from phlox.backend import Backend, Device, Float, Int
 from phlox.module.param import Param
 from phlox.module.reparameterization import Reparameterization
-from phlox.tensor import Tensor, functional
+from phlox.tensor import Tensor, functional, zeros
 
 
 class Packed(Reparameterization):
@@ -128,7 +128,9 @@ class Packed(Reparameterization):
         """See `Reparameterization.embedding`."""
         if self.axis != 0 or len(self.sizes) != 2:
             return super().embedding(indices, padding_index=padding_index)
-        return self._rows(indices)
+        if isinstance(self.scales, Param):  # their lookup checks the indices, and is NaN beyond the entries
+            return self._rows(indices)
+        return functional.embedding(zeros((self.sizes[0], 1), device=self.device), indices) + self._rows(indices)
 
     def _product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         scales, offsets = value_of(self.scales), value_of(self.offsets)

@@ -48,9 +48,15 @@ class Calibration(ABC):
         """The weight in few bits."""
 
     def packed(
-        self, model: Module, sites: Mapping[str, Site], scheme: Scheme, group: int | None, symmetric: bool
+        self,
+        model: Module,
+        sites: Mapping[str, Site],
+        weights: Mapping[str, Param],
+        scheme: Scheme,
+        group: int | None,
+        symmetric: bool,
     ) -> dict[str, Reparameterization]:
-        """The weights in few bits, by path; weights of embeddings and convolutions are left to plain rounding."""
+        """The weights in few bits, by path; those whose layers do not multiply by them as by a matrix are left out."""
         if scheme.scale_coding is not None:
             raise ModuleError(
                 f"quantize: scales of {scheme.scale_coding} are not calibrated; use int8, int4, nf4 or f8_e4m3"
@@ -58,12 +64,9 @@ class Calibration(ABC):
         seen = self._inputs(model, sites)
         results: dict[str, Reparameterization] = {}
         for path, inputs in seen.items():
-            site = sites[path]
-            if isinstance(site.param, Param):
-                value = site.param.val().detach()
-                packed = self.pack(value, site.output_axis, inputs, scheme, group, symmetric)
-                packed.origin().set_id(site.param.id)
-                results[path] = packed
+            packed = self.pack(weights[path].val().detach(), sites[path].output_axis, inputs, scheme, group, symmetric)
+            packed.origin().set_id(weights[path].id)
+            results[path] = packed
         return results
 
     def _inputs(self, model: Module, sites: Mapping[str, Site]) -> dict[str, Inputs]:

@@ -43,7 +43,8 @@ def quantize(
             nvfp4, and all inputs of an output for int8 and f8_e4m3.
         symmetric: with False, int8 and int4 have zero points, for weights that are not around zero.
         calibration: chooses codes by what the layers see on data: `Gptq(batches)` or `Awq(batches)` of
-            `phlox.quantization`. By default each weight is rounded to the nearest level.
+            `phlox.quantization`. By default, and always for convolutions and lookups in embeddings, each weight is
+            rounded to the nearest level.
 
     Raises `ModuleError`, with the path, for a pattern that matches nothing, a parameter that is no matrix or is on a
     tape, groups that do not divide its inputs, and weights that are not finite.
@@ -60,7 +61,7 @@ def quantize(
     weights = {path: _weight(site) for path, site in selected.items()}
     for path, param in weights.items():
         _check(path, selected[path], param, chosen, group, sites)
-    calibrated = {} if calibration is None else calibration.packed(model, selected, chosen, group, symmetric)
+    calibrated = {} if calibration is None else calibration.packed(model, selected, weights, chosen, group, symmetric)
     new: dict[str, Any] = {}
     for path, site in selected.items():
         packed = calibrated.get(path)

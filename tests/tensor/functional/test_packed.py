@@ -111,6 +111,7 @@ def packed(coding: str, m: int, rows: int, columns: int, groups: int) -> tuple[l
     bits, levels = CODINGS[coding].bits, CODINGS[coding].levels.astype(np.float64)
     sound = np.flatnonzero(np.isfinite(levels) & (np.abs(levels) < 200.0))
     codes = RNG.choice(sound, (rows, columns))
+    codes[0, 32 // bits - 1] = sound[-1]  # the highest bit of a word: it is negative
     x, bias = RNG.normal(size=(m, columns)).astype(np.float32), RNG.normal(size=rows).astype(np.float32)
     scales, offsets = (RNG.normal(size=(rows, groups)).astype(np.float32) for _ in range(2))
     spread = [np.repeat(x, columns // groups, 1) for x in (scales, offsets)]
@@ -123,7 +124,7 @@ def packed(coding: str, m: int, rows: int, columns: int, groups: int) -> tuple[l
 def test_words_in_integers_of_64_bits(coding: str, backend: Any) -> None:
     operands, expected = packed(coding, 2, 5, 24, 3)
     x, *rest = (px.tensor(operand, device=backend) for operand in operands)
-    assert rest[0].numpy().dtype == np.int64
+    assert rest[0].numpy().dtype == np.int64 and (rest[0].numpy() < 0).any()
     y = f.packed_linear(x, *rest, coding=coding)
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 
