@@ -444,9 +444,9 @@ def _units(streams: list[Stream], device: Device) -> Tokens:
 
 
 def _pays(generation: _Generation) -> bool:
-    """Is it worth compiling? The compiler of PyTorch takes as long as hundreds of eager tokens."""
+    """Is it worth compiling? A compiler may take as long as hundreds of eager tokens."""
     backend = generation.batch.tokens.device.backend
-    if not backend.compiles or engine_of(backend).is_jax or generation.most >= MANY:
+    if not backend.compiles or engine_of(backend).prefers_compiled or generation.most >= MANY:
         return True
     return _form(generation) in _compiled_forms
 
