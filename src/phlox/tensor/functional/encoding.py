@@ -9,7 +9,7 @@ import numpy as np
 
 from phlox.backend import Float, Int
 from phlox.backend.contract.nn.packed import CODINGS
-from phlox.errors import ShapeError
+from phlox.errors import RangeError, ShapeError
 from phlox.tensor.creation import tensor
 from phlox.tensor.functional.operands import check_kind
 from phlox.tensor.functional.packed import check_coding
@@ -31,7 +31,7 @@ def encode(x: Tensor, coding: str) -> Tensor[Any, Any, Int]:
         x: Float; divide by the scales before.
         coding: as for `unpack`, but "f16" and "bf16".
 
-    Raises `ShapeError` for a coding that is not known or cannot be encoded.
+    Raises `RangeError` for a coding that is not known or cannot be encoded.
 
     >>> import phlox as px
     >>> px.functional.encode(px.tensor([-1.0, 0.1, 0.9]), "nf4").tolist()
@@ -45,7 +45,7 @@ def encode(x: Tensor, coding: str) -> Tensor[Any, Any, Int]:
         return codes + 8 if coding == "int4" else codes & (2 ** CODINGS[coding].bits - 1)
     table = _nearest(coding)
     if table is None:
-        raise ShapeError(f"encode: numbers cannot be encoded as {coding!r}; they are read only")
+        raise RangeError(f"encode: numbers cannot be encoded as {coding!r}; cast them to that precision instead")
     bounds, codes, sign = table
     magnitudes = x.abs() if sign else x
     shape = x.shape
