@@ -138,6 +138,9 @@ def test_the_report_names_bytes_errors_and_losses() -> None:
         assert 0.0 < weight.error < 0.01 and weight.bytes_after < 0.28 * weight.bytes_before
     assert report.loss_before is not None and report.loss_after is not None
     assert abs(report.loss_before - report.loss_after) < 0.01
+    half = nn.Linear(64, 64, device=NumPy(float="f16"))
+    half.weight.set(px.full((64, 64), 100.0, device=NumPy(float="f16")))
+    assert compare_quantized(half, px.quantize(half, "weight")).weights[0].error < 0.01
     text = str(report)
     assert "blocks.0.up.weight" in text and "int8" in text and "loss" in text
 

@@ -96,7 +96,8 @@ def compare_quantized(
         if path not in old or old[path].param.shape != packed.shape:
             raise ModuleError(f"compare_quantized: the first model has no `{path}` of shape {packed.shape}")
         value = without_adapters_of(old[path].param).val().detach()
-        error = (view.val() - value).square().sum().sqrt() / value.square().sum().sqrt()
+        whole = value.to_full_precision()  # sums of squares may be beyond half precision
+        error = (view.val().to_full_precision() - whole).square().sum().sqrt() / whole.square().sum().sqrt()
         sizes = value.nbytes, packed.nbytes
         weights.append(PackedWeight(path, packed.coding, packed.group, *sizes, error.item()))
     if not weights:
