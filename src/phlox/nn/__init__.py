@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from phlox.nn.embedding import *
     from phlox.nn.flatten import *
     from phlox.nn.initializer import *
+    from phlox.nn.key_value_cache import *
     from phlox.nn.linear import *
     from phlox.nn.loss import *
     from phlox.nn.multi_head_attention import *
@@ -66,7 +67,8 @@ __getattr__, __dir__ = lazily(
             "gaussian_nll_loss hinge_embedding_loss huber_loss kl_div_loss l1_loss margin_ranking_loss mse_loss "
             "nll_loss poisson_nll_loss smooth_l1_loss triplet_margin_loss"
         ),
-        "multi_head_attention": "KeyValueCache MultiHeadAttention MultiHeadAttentionConfig",
+        "key_value_cache": "KeyValueCache",
+        "multi_head_attention": "MultiHeadAttention MultiHeadAttentionConfig",
         "norm": (
             "GroupNorm GroupNormConfig InstanceNorm InstanceNormConfig LayerNorm LayerNormConfig RmsNorm RmsNormConfig"
         ),

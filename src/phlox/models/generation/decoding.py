@@ -10,7 +10,7 @@ from phlox.backend.contract.backend import engine_of
 from phlox.models.generation.processing import History, Processing, history_of, process
 from phlox.models.generation.prompts import Batch, Tokens
 from phlox.models.generation.sampling import Cuts, Sampling, sample
-from phlox.nn.multi_head_attention import OwnedKeyValueCache
+from phlox.nn.key_value_cache import OwnedKeyValueCache
 from phlox.random import Stream, uniform
 from phlox.random import stream as random_stream
 from phlox.tensor import Tensor, arange, concat, tensor

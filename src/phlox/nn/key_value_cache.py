@@ -1,0 +1,143 @@
+"""The keys and values of the tokens that a causal attention has processed, for generation."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Self
+
+from phlox.backend import Bool, Int
+from phlox.errors import IndexRangeError, RangeError, ShapeError
+from phlox.tensor import Tensor, arange
+from phlox.tensor.functional.operands import compute
+
+__all__ = ["KeyValueCache"]
+
+
+class KeyValueCache(NamedTuple):
+    """The keys and values of the tokens that a causal attention has processed so far.
+
+    Its shapes are fixed while it fills, so one compiled program serves every position. It can be an argument and a
+    result of a compiled function. It is immutable: attention returns a new cache.
+
+    >>> import phlox as px
+    >>> layer = px.nn.MultiHeadAttention(8, 2, causal=True)
+    >>> y, cache = layer(px.ones((3, 2, 8)), cache=layer.init_cache(3, capacity=5))
+    >>> cache.position.item(), cache.capacity
+    (2, 5)
+    """
+
+    key: Tensor
+    """[batch, n_kv_heads, capacity, d_head]."""
+    value: Tensor
+    """[batch, n_kv_heads, capacity, d_head]."""
+    position: Tensor[Any, Any, Int]
+    """The number of tokens in the cache; a scalar."""
+    start: Tensor[Any, Any, Int] | None = None
+    """[batch]: the number of padding tokens at the beginning of each row, which are masked; None means no padding."""
+
+    @property
+    def capacity(self) -> int:
+        """The maximum number of tokens."""
+        return self.key.shape[2]
+
+    def positions(self, n: int) -> Tensor[Any, Any, Int]:
+        """The positions of the next n tokens: [n], or [batch, n] if rows start with padding, which has position 0.
+
+        Raises `RangeError` if they exceed the capacity. A compiled function cannot see the position: there `append`
+        drops these tokens, unless `phlox.debug.checks()` is active, which reports it.
+        """
+        end = self.position + n
+        try:
+            end.backend.check_indices(end.primitive, self.capacity + 1, from_end=False)
+        except IndexRangeError:
+            raise RangeError(
+                f"KeyValueCache: {n} more tokens after {int(self.position.item())} exceed the capacity of "
+                f"{self.capacity}; make a larger cache with init_cache, or start a new one"
+            ) from None
+        return self._positions(n)
+
+    def append(self, key: Tensor, value: Tensor) -> KeyValueCache:
+        """A new cache with n more tokens, from keys and values [batch, n_kv_heads, n, d_head]."""
+        return self._append_columns(key, value, donated=False)
+
+    def _append_columns(self, key: Tensor, value: Tensor, *, donated: bool) -> Self:
+        n = key.shape[2]
+        batch, heads, _, width = self.key.shape
+        if key.shape != (batch, heads, n, width):
+            raise ShapeError(
+                f"KeyValueCache: keys of shape {key.shape} do not fit a cache of shape {self.key.shape}; "
+                "make a cache of this batch size with init_cache"
+            )
+        key, value = (_append(x, new, self.position, donated) for x, new in ((self.key, key), (self.value, value)))
+        return self._replace(key=key, value=value, position=self.position + n)
+
+    def columns(self, n: int) -> Tensor[Any, Any, Int]:
+        """The columns that the next n tokens will take: [n]."""
+        return arange(n, device=self.position.device) + self.position
+
+    def _positions(self, n: int) -> Tensor[Any, Any, Int]:
+        columns = self.columns(n)
+        return columns if self.start is None else (columns - self.start.expand_dims(-1)).clip(0)
+
+    def visible(self, n: int) -> Visible:
+        """The keys, values and mask for the last n tokens, which were appended already."""
+        columns = arange(self.capacity, device=self.position.device)
+        seen = columns <= (self.columns(n) - n).expand_dims(-1)
+        if self.start is not None:
+            seen = seen & (columns >= self.start.expand_dims(-1)).expand_dims(-2).expand_dims(-2)
+        return Visible(self.key, self.value, seen)
+
+
+class OwnedKeyValueCache(KeyValueCache):
+    """A cache that each call overwrites: only the returned cache is valid.
+
+    For eager loops on engines with writable arrays. Attention reads only the filled part. The capacity is not checked.
+    """
+
+    __slots__ = ()
+
+    def positions(self, n: int) -> Tensor[Any, Any, Int]:
+        return self._positions(n)
+
+    def append(self, key: Tensor, value: Tensor) -> OwnedKeyValueCache:
+        return self._append_columns(key, value, donated=True)
+
+    def visible(self, n: int) -> Visible:
+        filled = int(self.position.item())
+        part = self._replace(key=self.key[:, :, :filled], value=self.value[:, :, :filled])
+        if self.start is None and n == 1:
+            return Visible(part.key, part.value, None)
+        return KeyValueCache.visible(part, n)
+
+
+class Visible(NamedTuple):
+    """The keys, values and mask that queries attend to."""
+
+    key: Tensor
+    value: Tensor
+    seen: Tensor[Any, Any, Bool] | None
+    """The mask, true where a query sees a key: [n, m] or [batch, 1, n, m]; None means all."""
+
+
+def _append(x: Tensor, new: Tensor, position: Tensor[Any, Any, Int], donated: bool) -> Tensor:
+    """x with the columns `new` written along axis 2, from `position` on."""
+    return compute("write_from", x, new, position, 2, donated)
+
+
+def last_columns(
+    key: Tensor,
+    value: Tensor,
+    seen: Tensor[Any, Any, Bool] | None,
+    mask: Tensor[Any, Any, Any] | None,
+    cache: KeyValueCache,
+    n: int,
+    window: int,
+) -> tuple[Tensor, Tensor, Tensor[Any, Any, Bool] | None, Tensor[Any, Any, Any] | None]:
+    """The keys that n tokens at the end of a cache see through a window, and their masks."""
+    m = key.shape[2]
+    if m <= window:
+        return key, value, seen, mask
+    if seen is None and mask is None:  # one token, and the cache holds nothing after it
+        return key[:, :, m - window :], value[:, :, m - window :], None, None
+    ends = cache.columns(n).expand_dims(-1) - n
+    near = arange(m, device=key.device) > ends - window
+    return key, value, near if seen is None else seen & near, mask
