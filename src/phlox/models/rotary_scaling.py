@@ -32,7 +32,7 @@ class _Scaling(Config):
         raise NotImplementedError
 
     def turns_for(self, base: float, d_rotary: int, length: Tensor[Any, Any, Float]) -> Tensor:
-        """`turns` for texts of a length, a Float of shape ()."""
+        """`turns` for texts of these lengths, a Float [..., 1, 1]: [half], or [..., 1, half] if they depend on it."""
         return tensor(self.turns(base, d_rotary), device=length.device)
 
 
@@ -216,7 +216,9 @@ class ScaledRotaryEncoding(RotaryEncoding):
         if positions is None:
             positions = arange(x.shape[-2], device=full.device)
         at = positions.to_full_precision().float()
-        turns = self.scaling.turns_for(self.base, size, at.max() + 1.0)
+        # The length of each row, so that a text in a batch is encoded as alone.
+        last = at.max(-1, keepdims=True).expand_dims(-1) if at.ndim else at
+        turns = self.scaling.turns_for(self.base, size, last + 1.0)
         angles = at.expand_dims(-1) * turns
         magnitude = self.scaling.magnitude
         cos, sin = angles.cos(), angles.sin()
