@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from phlox.models.decoder import *
     from phlox.models.digits import *
     from phlox.models.gpt import *
+    from phlox.models.language_model import *
     from phlox.models.llama import *
+    from phlox.models.loading import *
     from phlox.models.recipe import *
     from phlox.models.rotary_scaling import *
 
@@ -24,7 +26,9 @@ __getattr__, __dir__ = lazily(
         "decoder": "Decoder DecoderConfig",
         "digits": "DigitsConfig DigitsNet",
         "gpt": "Gpt GptConfig",
+        "language_model": "LanguageModel",
         "llama": "Llama LlamaConfig",
+        "loading": "load",
         "recipe": "DigitsRecipe DigitsRun DigitsTraining Verification",
         "rotary_scaling": "DynamicScaling LinearScaling Llama3Scaling LongScaling YarnScaling",
     },

@@ -31,8 +31,8 @@ WORDS = (
 )
 r"""How a text is split into words, within which pairs are merged.
 
-As in GPT-2, except that every character beyond ASCII is a letter. So the pattern means the same on bytes, on text and in
-the `tokenizers` package, and does not depend on a version of Unicode.
+As in GPT-2, except that every character beyond ASCII is a letter. So the pattern means the same on bytes, on text and
+in the `tokenizers` package, and does not depend on a version of Unicode.
 """
 _WORDS = re.compile(WORDS.encode())
 _CACHED = 1 << 16

@@ -60,7 +60,7 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
         from phlox.text.tokenizer_file import TokenizerFile
 
         tokenizer = TokenizerFile(path / TOKENIZER, settings=settings, templates=templates)
-    tokenizer.stops |= _stops(path, tokenizer.size)
+    tokenizer.stops |= frozenset(token for token in stops_of(path) if token < tokenizer.size)
     return tokenizer
 
 
@@ -104,11 +104,11 @@ def _templates(folder: Path, settings: dict[str, Any]) -> dict[str, str]:
         raise ConfigError(f"{folder}: a chat template cannot be read ({error})") from error
 
 
-def _stops(folder: Path, size: int) -> frozenset[int]:
-    """The tokens that end a text, by the model's settings."""
+def stops_of(folder: Path) -> frozenset[int]:
+    """The tokens that end a text, by the settings of the model in a folder."""
     for name in ("generation_config.json", "config.json"):
         tokens = (read_json(folder / name) or {}).get("eos_token_id")
         if tokens is not None:
             values: list[Any] = tokens if isinstance(tokens, list) else [tokens]
-            return frozenset(token for token in values if isinstance(token, int) and 0 <= token < size)
+            return frozenset(token for token in values if isinstance(token, int) and token >= 0)
     return frozenset()

@@ -1,0 +1,188 @@
+"""`LanguageModel`: a model with its tokenizer, which generates text from text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from phlox.errors import DataError, ModuleError
+from phlox.models.generation import Generated
+from phlox.module import Module
+from phlox.tensor import Tensor
+from phlox.text import Tokenizer
+
+__all__ = ["LanguageModel"]
+
+_NEW_TOKENS = 256
+
+
+class LanguageModel:
+    """A model with its tokenizer. `phlox.models.load` makes it from a folder.
+
+    Args:
+        model: any module; one that generates, such as a `CausalModel`, for the methods of this class.
+        tokenizer: its tokenizer, or None if the folder has none. Then prompts are tokens.
+        stops: the tokens that end a text; by default those of the tokenizer.
+        options: options of `generate` that its methods use unless they are given others, such as `{"top_p": 0.8}`.
+
+    Calling it calls the model.
+
+    >>> from phlox.models import GptConfig
+    >>> from phlox.text import BytePairTokenizer
+    >>> config = GptConfig(context=32, n_layers=1, d_model=8, n_heads=2)
+    >>> model = LanguageModel(config.init("numpy"), BytePairTokenizer())
+    >>> type(model.generate("Once upon", 5, temperature=0.8)).__name__
+    'str'
+    >>> pieces = list(model.stream("Once upon", 5))
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Tokenizer | None = None,
+        *,
+        stops: frozenset[int] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model: Any = model
+        self.tokenizer = tokenizer
+        own = frozenset[int]() if tokenizer is None else tokenizer.stops
+        self.stops = own if stops is None else stops
+        self.options = dict(options or {})
+
+    @property
+    def config(self) -> Any:
+        """The config of the model."""
+        return self.model.config
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Call the model."""
+        return self.model(*arguments, **keywords)
+
+    def __repr__(self) -> str:
+        tokenizer = "no tokenizer" if self.tokenizer is None else f"{self.tokenizer.size:,} tokens"
+        size = f"{self.model.num_params():,} parameters" if isinstance(self.model, Module) else "unknown size"
+        return f"LanguageModel({type(self.model).__name__}, {size}, {tokenizer})"
+
+    def generate(self, prompt: Any, max_new_tokens: int = _NEW_TOKENS, **options: Any) -> Any:
+        """Continue a text; returns only the new text. See `phlox.models.generation.generate` for the options.
+
+        Args:
+            prompt: a text, or a list of texts; or tokens, as `model.generate` takes them.
+            max_new_tokens: the largest number of tokens to add.
+            options: those of `generate`. `stop` gives tokens that end a text besides the model's own (`stops`); with
+                `stop=None` no token ends it.
+
+        Returns the new text for a text, and a list of new texts for a list. For tokens, the result is that of
+        `model.generate`: prompt and continuation, as tokens. With `logprobs=True`, a pair of that and the
+        log-probabilities of the new tokens.
+
+        Raises `ModuleError` for a model that does not generate text, `DataError` for a text without a tokenizer or
+        without tokens, and the errors of `generate`.
+        """
+        options = self._options(options)
+        texts = _texts_of(prompt)
+        if texts is None:
+            return self._generator.generate(prompt, max_new_tokens, **options)
+        prompts = [self._tokens(text) for text in texts]
+        result = self._generator.generate(prompts, max_new_tokens, **options)
+        rows, logprobs = cast("Generated", result) if options.get("logprobs") else (result, None)
+        tokenizer = self._tokenizer
+        written: Any = [tokenizer.decode(row[len(start) :].tolist()) for row, start in zip(rows, prompts, strict=True)]
+        if isinstance(prompt, str):
+            written, logprobs = written[0], None if logprobs is None else logprobs[0]
+        return written if logprobs is None else Generated(written, logprobs)
+
+    def stream(self, prompt: Any, max_new_tokens: int = _NEW_TOKENS, **options: Any) -> Iterator[Any]:
+        """The new text of `generate` in pieces, each as soon as it is known; no piece ends within a character.
+
+        For tokens, the iterator of `model.stream`.
+        """
+        options = self._options(options)
+        if isinstance(prompt, str):
+            return self._pieces(self._tokens(prompt), max_new_tokens, options)
+        if _texts_of(prompt) is not None:
+            raise DataError("stream: give one text, not a list; generate takes a list")
+        return self._generator.stream(prompt, max_new_tokens, **options)
+
+    def chat(self, messages: Any, max_new_tokens: int | None = None, **options: Any) -> str:
+        """The reply to a chat.
+
+        Args:
+            messages: dicts with "role" and "content", as `Tokenizer.render_chat` takes them; or one text of the user.
+            max_new_tokens: the largest number of tokens; by default as many as the context has left.
+            options: those of `generate`, and `tools`, `documents` and `template`; `variables={...}` are further
+                variables of the chat template.
+
+        Raises `ConfigError` if the tokenizer has no chat template, and `DataError` if the chat does not fit the
+        context.
+        """
+        return "".join(self.stream_chat(messages, max_new_tokens, **options))
+
+    def stream_chat(self, messages: Any, max_new_tokens: int | None = None, **options: Any) -> Iterator[str]:
+        """The reply to a chat in pieces, each as soon as it is known; the arguments are those of `chat`."""
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        parts = {name: options.pop(name) for name in ("tools", "documents", "template") if name in options}
+        tokens = self._tokenizer.chat(messages, **parts, **options.pop("variables", {}))
+        room = self.config.context - len(tokens)
+        if room < 1:
+            raise DataError(
+                f"chat: the messages have {len(tokens)} tokens, which leaves no room for a reply in the context of "
+                f"{self.config.context}; leave out earlier messages"
+            )
+        limit = room if max_new_tokens is None else max_new_tokens
+        return self._pieces(tokens, limit, self._options(options))
+
+    @property
+    def _generator(self) -> Any:
+        if not hasattr(self.model, "generate"):
+            raise ModuleError(f"{type(self.model).__name__} does not generate text; call the model itself")
+        return self.model
+
+    @property
+    def _tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise DataError("there is no tokenizer, so give tokens: an Int tensor, or a list of lists of integers")
+        return self.tokenizer
+
+    def _tokens(self, text: str) -> list[int]:
+        """The tokens of a prompt."""
+        tokens = self._tokenizer.encode(text)
+        if not tokens:
+            raise DataError("the prompt is empty, and the tokenizer begins no text with a token; give some text")
+        return tokens
+
+    def _options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of `generate`: those given, then those of the model, and the tokens that end a text."""
+        merged = {**self.options, **options}
+        stop = merged.pop("stop", ())
+        if stop is None:
+            return merged
+        further: Any = list(stop) if isinstance(stop, (list, tuple, set, frozenset)) else [stop]
+        vocabulary = getattr(self.config, "vocabulary", 0)
+        own = [token for token in sorted(self.stops) if token < vocabulary and token not in further]
+        return {**merged, "stop": [*own, *further] or None}
+
+    def _pieces(self, tokens: list[int], max_new_tokens: int, options: Mapping[str, Any]) -> Iterator[str]:
+        decoder = self._tokenizer.decoder()
+        steps = self._generator.stream([tokens], max_new_tokens, **options)
+
+        def pieces() -> Iterator[str]:
+            for (token,) in steps:
+                if piece := decoder.add(token):
+                    yield piece
+            if piece := decoder.end():
+                yield piece
+
+        return pieces()
+
+
+def _texts_of(prompt: Any) -> list[str] | None:
+    """The texts of a prompt; None if it is tokens."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt, Sequence) and not isinstance(prompt, (bytes, Tensor)):
+        prompts = cast("Sequence[Any]", prompt)
+        return list(prompts) if prompts and all(isinstance(text, str) for text in prompts) else None
+    return None
