@@ -5,19 +5,15 @@ Serves: src/phlox/serve/{batcher,steps,pool,prefixes,request}.py
 
 from __future__ import annotations
 
-import gc
 import random
 import threading
-import time
 from typing import Any
 
-import numpy as np
 import pytest
 
-import phlox as px
 from phlox.backend import Backend, Jax, NumPy, Torch
-from phlox.models import CausalModel, DecoderConfig, DynamicScaling
-from phlox.serve import Batcher, BatcherLimits, End, QueueFullError, Request, Token
+from phlox.models import CausalModel, DecoderConfig
+from phlox.serve import Batcher, BatcherLimits, End, Request, Token
 
 VOCABULARY, CONTEXT = 50, 160
 

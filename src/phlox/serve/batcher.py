@@ -7,8 +7,9 @@ import secrets
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from phlox.models.causal import CausalModel
 
 __all__ = ["Batcher", "BatcherLimits"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ class Batcher:
     def __init__(
         self,
         model: CausalModel[Any, Any],
-        limits: BatcherLimits = BatcherLimits(),  # noqa: B008  (it is immutable)
+        limits: BatcherLimits = BatcherLimits(),
         *,
         compile: bool | Literal["auto"] = "auto",
     ) -> None:
@@ -103,6 +106,7 @@ class Batcher:
         self._pool = Pool(model, limits.slots, self.context, self._compile)
         self._prefixes = Prefixes(0 if self._is_by_length else limits.prefix_tokens)
         self._waiting: deque[Ticket] = deque()
+        self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._prompt: _Prompt | None = None
         self._running: list[Ticket] = []
         self._changed = threading.Condition()
@@ -173,6 +177,16 @@ class Batcher:
         is_done.wait()
         return tokens, ends[0]
 
+    def call(self, function: Callable[[], T]) -> Future[T]:
+        """Call a function in the thread of the model, between two tokens of the running texts."""
+        future: Future[T] = Future()
+        with self._changed:
+            if self._is_closing or len(self._calls) >= self.limits.queue:
+                raise QueueFullError("the server is closing, or too many calls wait; try again later")
+            self._calls.append((future, function))
+            self._changed.notify_all()
+        return future
+
     def cancel(self, ticket: Ticket) -> None:
         """End an answer before its next token, for nobody waits for it."""
         ticket.cancel()
@@ -195,7 +209,7 @@ class Batcher:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._waiting or self._prompt or self._running):
+                while not (self._waiting or self._prompt or self._running or self._calls):
                     self._pool.clear()
                     if self._is_closing:
                         self._prefixes.clear()
@@ -203,11 +217,21 @@ class Batcher:
                     self._changed.wait()
             try:
                 self._end_those_that_are_over()
+                if self._calls:
+                    self._call_next()
                 self._process_prompts()
                 if self._running:
                     self._advance_rows()
             except Exception as error:  # of the engine, such as exhausted memory: these answers fail, the next may not
                 self._fail(error)
+
+    def _call_next(self) -> None:
+        future, function = self._calls.popleft()
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(function())
+            except Exception as error:
+                future.set_exception(error)
 
     def _end_those_that_are_over(self) -> None:
         with self._changed:
@@ -288,7 +312,7 @@ class Batcher:
     def _options(self, tickets: list[Ticket], rows: int) -> steps.RowOptions:
         length = max(len(ticket.tokens) for ticket in tickets)
         length = round_up(length, BLOCK, self.context) if self._compile else length
-        return options_of(tickets, rows, self.vocabulary, length, self._device)
+        return options_of(tickets, rows, self.vocabulary, length, self._device, few_programs=self._compile)
 
     def _accept(self, tickets: list[Ticket], choice: Choice) -> None:
         """Report the next token of each of these texts; those that end with it leave."""

@@ -7,7 +7,7 @@ arrays with a number for each row, so one program serves all mixes of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -141,44 +141,51 @@ compiled_advance = compiled(advance, donate=("columns",))
 compiled_choose = compiled(choose)
 
 
-def options_of(tickets: Sequence[Ticket], rows: int, vocabulary: int, length: int, device: Device) -> RowOptions:
-    """The options of these requests, for a batch of at least as many rows; `length` is that of the longest text."""
+def options_of(
+    tickets: Sequence[Ticket], rows: int, vocabulary: int, length: int, device: Device, *, few_programs: bool
+) -> RowOptions:
+    """The options of these requests, for a batch of `rows`, of which the last may be unused.
+
+    `length` is that of the longest text. With `few_programs`, parts that are rarely needed are there together or not
+    at all: each combination is a program.
+    """
     requests = [ticket.request for ticket in tickets]
-    padding = rows - len(requests)
+    n_unused = rows - len(requests)
 
-    def column(values: list[Any], rest: float | bool, kind: Any) -> Any:
-        return tensor(np.asarray([*values, *[rest] * padding])[:, None], device=device, kind=kind)
+    def column(values: Iterable[Any], rest: float, kind: Any) -> Any:
+        return tensor(np.asarray([*values, *[rest] * n_unused])[:, None], device=device, kind=kind)
 
+    is_penalized = [
+        (request.repetition_penalty, request.presence_penalty, request.frequency_penalty) != (1.0, 0.0, 0.0)
+        for request in requests
+    ]
+    drawing = [request for request in requests if request.temperature]
+    sorts = any(request.top_k is not None or request.top_p is not None for request in drawing)
     draws = penalties = bias = logprobs = None
-    if any(request.temperature for request in requests):
-        has_top_k = any(request.top_k is not None and request.temperature for request in requests)
-        has_top_p = any(request.top_p is not None and request.temperature for request in requests)
-        # Numbers that are given on the host have a greedy row draw too, from a distribution that nobody looks at.
+    if few_programs and (sorts or any(is_penalized)):
+        sorts = any_draws = any_penalties = True
+    else:
+        any_draws, any_penalties = bool(drawing), any(is_penalized)
+    if any_draws:
         units = [_unit(ticket) if ticket.request.temperature else 0 for ticket in tickets]
         draws = RowDraws(
-            column([request.temperature == 0.0 for request in requests], True, Bool),
-            column([request.temperature or 1.0 for request in requests], 1.0, Float),
-            column([request.top_k or EVERY for request in requests], EVERY, Int) if has_top_k else None,
-            column([request.top_p or NEVER_REACHED for request in requests], NEVER_REACHED, Float)
-            if has_top_p
-            else None,
-            column([request.min_p or 0.0 for request in requests], 0.0, Float),
-            tensor([*units, *[0] * padding], device=device),
+            column((request.temperature == 0.0 for request in requests), True, Bool),
+            column((request.temperature or 1.0 for request in requests), 1.0, Float),
+            column((request.top_k or EVERY for request in requests), EVERY, Int) if sorts else None,
+            column((request.top_p or NEVER_REACHED for request in requests), NEVER_REACHED, Float) if sorts else None,
+            column((request.min_p or 0.0 for request in requests), 0.0, Float),
+            tensor([*units, *[0] * n_unused], device=device),
         )
-    penalized = [
-        (request.repetition_penalty, request.presence_penalty, request.frequency_penalty) for request in requests
-    ]
-    if any(numbers != (1.0, 0.0, 0.0) for numbers in penalized):
+    if any_penalties:
         texts = np.full((rows, length), -1, np.int32)
         for text, ticket in zip(texts, tickets, strict=False):
             text[length - len(ticket.tokens) :] = ticket.tokens
-        repetition, presence, frequency = zip(*penalized, strict=True)
         penalties = RowPenalties(
-            column([*repetition], 1.0, Float),
-            column([*presence], 0.0, Float),
-            column([*frequency], 0.0, Float),
+            column((request.repetition_penalty for request in requests), 1.0, Float),
+            column((request.presence_penalty for request in requests), 0.0, Float),
+            column((request.frequency_penalty for request in requests), 0.0, Float),
             tensor(texts, device=device),
-            column([ticket.n_new for ticket in tickets], 0, Int),
+            column((ticket.n_new for ticket in tickets), 0, Int),
         )
     if any(request.logit_bias or request.grammar for request in requests):
         biases = np.zeros((rows, vocabulary), np.float32)

@@ -1,0 +1,105 @@
+"""`phlox serve`: a server of a model, with OpenAI's protocol."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from phlox.cli.command import DONE, Command, count, seconds, whole
+from phlox.errors import ConfigError
+
+KEY = "PHLOX_API_KEY"
+"""The environment variable with the API key."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("model", metavar="MODEL", help="the folder of a model, a name on the Hugging Face Hub, an ONNX "
+                        "file, or the folder of a run")  # fmt: skip
+    parser.add_argument(
+        "--name", metavar="NAME", help="the name of the model for clients (default: that of the folder)"
+    )
+    parser.add_argument("--device", metavar="NAME", help="numpy, jax, torch, torch:cuda, ...")
+    parser.add_argument("--host", default="127.0.0.1", metavar="HOST",
+                        help="the address to listen at (default: 127.0.0.1, this machine alone)")  # fmt: skip
+    parser.add_argument("--port", type=_port, default=8000, metavar="P", help="the port (default: 8000); 0: a free one")
+    parser.add_argument("--api-key-file", metavar="FILE",
+                        help=f"a file with the key that clients must send; by default {KEY} in the environment")  # fmt: skip
+    parser.add_argument("--slots", type=count, default=32, metavar="N",
+                        help="continue at most N texts at the same time (default: 32)")  # fmt: skip
+    parser.add_argument("--queue", type=count, default=256, metavar="N",
+                        help="let at most N requests wait, and refuse others (default: 256)")  # fmt: skip
+    parser.add_argument("--context", type=count, metavar="N",
+                        help="the largest number of tokens of a text (default: what the model can see)")  # fmt: skip
+    parser.add_argument("--chunk", type=count, default=256, metavar="N",
+                        help="process N tokens of prompts between two steps of the other texts (default: 256)")  # fmt: skip
+    parser.add_argument("--prefix-tokens", type=whole, default=16384, metavar="N",
+                        help="keep keys and values of N tokens of earlier texts; 0: none (default: 16384)")  # fmt: skip
+    parser.add_argument("--max-tokens", type=count, default=1 << 20, metavar="N",
+                        help="the largest number of new tokens of an answer (default: the context)")  # fmt: skip
+    parser.add_argument("--max-body", type=count, default=4 << 20, metavar="BYTES",
+                        help="the largest request (default: 4 MiB)")  # fmt: skip
+    parser.add_argument("--timeout", type=seconds, metavar="S", help="end an answer after S seconds (default: never)")
+    parser.add_argument("--compile", choices=("auto", "yes", "no"), default="auto",
+                        help="use the compiler of the engine (default: auto, on JAX alone)")  # fmt: skip
+
+
+def _port(text: str) -> int:
+    if whole(text) >= 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, from 0 to 65535")
+    return int(text)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command, and return the exit status."""
+    from phlox.serve import BatcherLimits, Server, ServerOptions
+
+    key = _api_key(options.api_key_file)
+    if key is None and options.host not in ("127.0.0.1", "localhost", "::1"):
+        print(
+            f"phlox: warning: {options.host} may be reached by others, and there is no API key; give --api-key-file "
+            f"or set {KEY}",
+            file=sys.stderr,
+        )
+    name = options.name or Path(options.model).resolve().name.removesuffix(".onnx")
+    choices: Any = {"auto": "auto", "yes": True, "no": False}
+    limits = BatcherLimits(options.slots, options.queue, options.context, options.chunk, options.prefix_tokens)
+    server = Server(
+        _model(options.model, options.device),
+        ServerOptions(
+            name, options.host, options.port, key, limits, options.max_tokens, options.max_body, options.timeout,
+            choices[options.compile],
+        ),
+    )  # fmt: skip
+    server.run(lambda address: print(f"serving {name} at {address}", flush=True))
+    return DONE
+
+
+def _model(path: str, device: str | None) -> Any:
+    from phlox.serve.predictor import is_predictor, predictor_of
+
+    if is_predictor(path):
+        return predictor_of(path, device or "numpy")
+    from phlox.models import load
+
+    return load(path, device=device)
+
+
+def _api_key(path: str | None) -> str | None:
+    key = os.environ.get(KEY) if path is None else Path(path).read_text(encoding="utf-8").strip()
+    if key is None:
+        return None
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise ConfigError(f"{path or KEY}: the API key must be one word of ASCII characters")
+    return key
+
+
+COMMAND = Command(
+    description="Serve a language model with OpenAI's protocol, and a page to chat with it; or the predictions of an "
+    "ONNX file or a run. Many requests are answered at the same time. SIGTERM ends the server after the running ones.",
+    arguments=arguments,
+    run=run,
+)
