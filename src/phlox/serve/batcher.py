@@ -151,9 +151,10 @@ class Batcher:
         with random_stream(secrets.randbits(31) if request.seed is None else request.seed) as stream:
             ticket.stream = stream
         with self._changed:
-            if self._is_closing or len(self._waiting) >= self.limits.queue:
+            n_waiting = sum(ticket.is_over is None for ticket in self._waiting)
+            if self._is_closing or n_waiting >= self.limits.queue:
                 self.counts["rejected"] += 1
-                reason = "the server is closing" if self._is_closing else f"{len(self._waiting)} requests wait already"
+                reason = "the server is closing" if self._is_closing else f"{n_waiting} requests wait already"
                 raise QueueFullError(f"{reason}; try again later")
             self._waiting.append(ticket)
             self.counts["requests"] += 1
