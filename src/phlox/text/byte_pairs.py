@@ -79,8 +79,10 @@ class BytePairTokenizer(Tokenizer):
         if end is not None and end not in special:
             raise RangeError(f"BytePairTokenizer: end={end!r} must be one of special={list(special)}")
         self._special = {text: len(self._bytes) + i for i, text in enumerate(special)}
-        if len(self._special) < len(special) or "" in self._special:
-            raise RangeError(f"BytePairTokenizer: special texts must be different and not empty, got {list(special)}")
+        if len(self._special) < len(special) or not {b"", *self._bytes}.isdisjoint(map(str.encode, special)):
+            raise RangeError(
+                f"BytePairTokenizer: special texts must be different, not empty, and no other tokens, got {list(special)}"
+            )
         self._special_texts = {token: text for text, token in self._special.items()}
         self._splits = re.compile("|".join(re.escape(text) for text in self._special)) if special else None
         self._cache: dict[bytes, list[int]] = {}
