@@ -50,9 +50,11 @@ LLAMA = """{{- bos_token }}
         {%- endif %}
         {%- set tool_call = message.tool_calls[0].function %}
         {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' -}}
-        {{- '{"name": "' + tool_call.name + '", ' + '"parameters": ' + (tool_call.arguments | tojson) + "}<|eot_id|>" }}
+        {{- '{"name": "' + tool_call.name + '", ' + '"parameters": ' + (tool_call.arguments | tojson) }}
+        {{- "}<|eot_id|>" }}
     {%- else %}
-        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' }}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' }}
+        {{- message['content'] | trim + '<|eot_id|>' }}
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}
@@ -71,7 +73,7 @@ MISTRAL = """{%- if messages[0]["role"] == "system" %}
 {%- for message in loop_messages %}
     {%- if not (message.role == "tool" or (message.tool_calls is defined and message.tool_calls is not none)) %}
         {%- if (message["role"] == "user") != (ns.index % 2 == 0) %}
-            {{- raise_exception("After the optional system message, conversation roles must alternate user/assistant") }}
+            {{- raise_exception("After the system message, conversation roles must alternate") }}
         {%- endif %}
         {%- set ns.index = ns.index + 1 %}
     {%- endif %}

@@ -22,8 +22,8 @@ TEXT = [
     "the quick brown fox",
 ] * 20  # fmt: skip
 SAMPLES = [
-    "the cat", "  two  spaces <tool>x</s> <|im_end|>\n", "naïve 你好 🙂🙂 ok 👨‍👩‍👧", "hello, it 's . a !", "", " ", "<s>the</s>",
-    "\u0301abc\ufffd",
+    "the cat", "  two  spaces <tool>x</s> <|im_end|>\n", "naïve 你好 🙂🙂 ok 👨‍👩‍👧", "hello, it 's . a !",
+    "", " ", "<s>the</s>", "\u0301abc\ufffd",
 ]  # fmt: skip
 
 
