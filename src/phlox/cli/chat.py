@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         return DONE
     with contextlib.suppress(ImportError):  # input() then has a history, and edits lines
         import readline  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    print(f"{model}\n{conversation.headline} /help shows the commands, /quit ends.")
+    print(f"{model}\n{conversation.headline}/help shows the commands, /quit ends.")
     while True:
         try:
             line = input("> ")
@@ -112,13 +112,14 @@ class Conversation:
         self._options = {name: value for name, value in chosen.items() if value is not None}
         if "temperature" not in model.options:
             self._options.setdefault("temperature", _TEMPERATURE)
+        self._left_out = 0
         self.system: str | None = options.system
         self.messages: list[dict[str, str]] = []
 
     @property
     def headline(self) -> str:
         """What kind of conversation it is."""
-        return "" if self._is_chat else "It has no chat template, so it continues your text."
+        return "" if self._is_chat else "It has no chat template, so it continues your text. "
 
     def reply(self, text: str) -> Iterator[str]:
         """Add a message of the user, and give the reply in pieces. What was given of it is part of the conversation."""
@@ -151,9 +152,9 @@ class Conversation:
             self._load(Path(argument))
             print(f"(loaded {len(self.messages)} messages)")
 
-    def _all(self) -> list[dict[str, str]]:
+    def _all(self, start: int = 0) -> list[dict[str, str]]:
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [*system, *self.messages]
+        return [*system, *self.messages[start:]]
 
     def _load(self, path: Path) -> None:
         try:
@@ -177,19 +178,17 @@ class Conversation:
             yield from self._model.stream_tokens(tokens, self._limit or _BASE_TOKENS, **self._options)
             return
         room = min(self._limit or context, max(context // 4, 1))
-        left_out = 0
         tokens = self._tokenizer.chat(self._all())
-        while len(tokens) + room > context and len(self.messages) > 1:
-            following = [i for i, message in enumerate(self.messages) if i and message["role"] == "user"]
-            if not following:
-                break
-            del self.messages[: following[0]]
-            left_out += following[0]
-            tokens = self._tokenizer.chat(self._all())
-        if left_out:
-            self._note(f"the oldest {left_out} messages are left out: the context is full")
+        starts = [i for i, message in enumerate(self.messages) if i and message["role"] == "user"]
+        left_out = 0
+        while len(tokens) + room > context and starts:
+            left_out = starts.pop(0)
+            tokens = self._tokenizer.chat(self._all(left_out))
         if len(tokens) >= context:
             raise DataError(f"the message has {len(tokens)} tokens, too many for the context of {context}")
+        if left_out > self._left_out:
+            self._note(f"the oldest {left_out} messages are left out: the context is full")
+        self._left_out = left_out
         limit = min(self._limit or context, context - len(tokens))
         yield from self._model.stream_tokens(tokens, limit, **self._options)
 

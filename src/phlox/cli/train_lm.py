@@ -40,15 +40,14 @@ def run(options: argparse.Namespace) -> int:
         raise RunError(f"--minutes must be more than 0, got {options.minutes}")
     text = b"\n".join([Path(path).read_bytes() for path in options.text])
     device = as_device(options.device)
+    recipe = _recipe(options)
+    try:
+        training = LanguageTraining(text, recipe, device, minutes=options.minutes)
+    except DataError as error:
+        raise DataError(f"{', '.join(options.text)}: {error}") from error
+    model, tokens = training.learner.model, training.n_tokens
+    limit = "" if options.minutes is None else f", or {options.minutes:g} minutes"
     with RunFolder(options.out, overwrite=options.overwrite, resume="auto" if options.resume else False) as folder:
-        recipe = _recipe(options, folder.path if folder.is_resumed else None)
-        try:
-            training = LanguageTraining(text, recipe, device, minutes=options.minutes)
-        except DataError as error:
-            raise DataError(f"{', '.join(options.text)}: {error} (--size)") from error
-        _check_same_text(training, folder)
-        model, tokens = training.learner.model, training.n_tokens
-        limit = "" if options.minutes is None else f", or {options.minutes:g} minutes"
         print(
             f"Text: {len(text):,} bytes, {tokens[0]:,} tokens for training and {tokens[1]:,} for validation\n"
             f"Tokenizer: {training.tokenizer.size:,} tokens, {len(text) / sum(tokens):.2f} bytes each\n"
@@ -81,13 +80,14 @@ def run(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _recipe(options: argparse.Namespace, resumed: Path | None) -> LanguageRecipe:
+def _recipe(options: argparse.Namespace) -> LanguageRecipe:
     from phlox.models import LanguageRecipe
 
-    if resumed is not None and (resumed / "config.json").is_file():
+    former = Path(options.out) / "config.json"
+    if options.resume and former.is_file():
         if options.size is not None:
-            raise RunError(f"{resumed}: a resumed run has its size; leave out --size")
-        recipe = LanguageRecipe.load(resumed / "config.json")
+            raise RunError(f"{options.out}: a resumed run keeps its size; leave out --size")
+        recipe = LanguageRecipe.load(former)
     else:
         size = options.size or "tiny"
         number = size.replace("_", "").replace(",", "")
@@ -95,17 +95,6 @@ def _recipe(options: argparse.Namespace, resumed: Path | None) -> LanguageRecipe
     if options.steps is None:
         return recipe
     return recipe.replace(steps=options.steps, every=min(recipe.every, options.steps))
-
-
-def _check_same_text(training: Any, folder: Any) -> None:
-    """Raise `RunError` if the run to resume was trained on another text."""
-    path = folder.path / "tokenizer.json"
-    if (
-        folder.is_resumed
-        and path.is_file()
-        and path.read_text(encoding="utf-8") != training.tokenizer.files()[path.name]
-    ):
-        raise RunError(f"{folder.path}: was trained on another text; give the same one, or another folder with --out")
 
 
 COMMAND = Command(

@@ -173,7 +173,7 @@ class LanguageModel:
         if stop is None:
             return merged
         further: Any = list(stop) if isinstance(stop, (list, tuple, set, frozenset)) else [stop]
-        vocabulary = getattr(self.config, "vocabulary", 0)
+        vocabulary = getattr(getattr(self.model, "config", None), "vocabulary", 0)
         own = [token for token in sorted(self.stops) if token < vocabulary and token not in further]
         return {**merged, "stop": [*own, *further] or None}
 

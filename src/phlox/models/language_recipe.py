@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -53,6 +54,8 @@ class LanguageRecipe(Config):
     every: int = 100
     """The number of steps between two validations, each with a sample."""
     seed: int = 0
+    text: str = ""
+    """The SHA-256 of the text, by which a resumed run knows it; a training sets it."""
 
     def validate(self) -> None:
         for name, number in (("batch_size", self.batch_size), ("steps", self.steps), ("every", self.every)):
@@ -122,7 +125,7 @@ class LanguageTraining:
         device: the device to train on; the default device if None.
         minutes: the longest time to train; the learning rate then falls by time, if that ends first.
 
-    Raises `DataError` for a text that is too short.
+    Raises `DataError` for a text that is too short, or other than that of the recipe.
 
     Attributes:
         tokenizer: the tokenizer, trained on the part of the text that is not held out.
@@ -139,8 +142,11 @@ class LanguageTraining:
         minutes: float | None = None,
     ) -> None:
         data = text.encode(errors="replace") if isinstance(text, str) else text
+        digest = sha256(data).hexdigest()
+        if recipe.text not in ("", digest):
+            raise DataError("the recipe is for another text; give the same one, or begin a new run")
         cut = len(data) - int(len(data) * recipe.held_out)
-        self.recipe = recipe
+        self.recipe = recipe = recipe.replace(text=digest)
         self._minutes = minutes
         self.tokenizer = BytePairTokenizer.train(data[:cut], recipe.vocabulary)
         parts = [np.asarray(self.tokenizer.encode_bytes(part), np.int32) for part in (data[:cut], data[cut:])]
