@@ -13,6 +13,7 @@ from tests.cli.support import run
 TEXT = "The cat sat on the mat, and the dog sat on the log.\n" * 200
 
 
+@pytest.mark.full
 def test_from_a_text_to_a_chat(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
     missing = "; ".join(f"sys.modules[{name!r}] = None" for name in ("jax", "torch", "tokenizers", "jinja2"))
