@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from phlox.models.digits import *
     from phlox.models.gpt import *
     from phlox.models.language_model import *
+    from phlox.models.language_recipe import *
     from phlox.models.llama import *
     from phlox.models.loading import *
     from phlox.models.recipe import *
@@ -27,6 +28,7 @@ __getattr__, __dir__ = lazily(
         "digits": "DigitsConfig DigitsNet",
         "gpt": "Gpt GptConfig",
         "language_model": "LanguageModel",
+        "language_recipe": "LanguageRecipe LanguageTraining",
         "llama": "Llama LlamaConfig",
         "loading": "load",
         "recipe": "DigitsRecipe DigitsRun DigitsTraining Verification",

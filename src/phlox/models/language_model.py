@@ -98,12 +98,11 @@ class LanguageModel:
 
         For tokens, the iterator of `model.stream`.
         """
-        options = self._options(options)
         if isinstance(prompt, str):
-            return self._pieces(self._tokens(prompt), max_new_tokens, options)
+            return self.stream_tokens(self._tokens(prompt), max_new_tokens, **options)
         if _texts_of(prompt) is not None:
             raise DataError("stream: give one text, not a list; generate takes a list")
-        return self._generator.stream(prompt, max_new_tokens, **options)
+        return self._generator.stream(prompt, max_new_tokens, **self._options(options))
 
     def chat(self, messages: Any, max_new_tokens: int | None = None, **options: Any) -> str:
         """The reply to a chat.
@@ -132,7 +131,21 @@ class LanguageModel:
                 f"{self.config.context}; leave out earlier messages"
             )
         limit = room if max_new_tokens is None else max_new_tokens
-        return self._pieces(tokens, limit, self._options(options))
+        return self.stream_tokens(tokens, limit, **options)
+
+    def stream_tokens(self, tokens: Sequence[int], max_new_tokens: int = _NEW_TOKENS, **options: Any) -> Iterator[str]:
+        """The new text after a prompt of tokens in pieces, such as one that `Tokenizer.chat` has made."""
+        decoder = self._tokenizer.decoder()
+        steps = self._generator.stream([tokens], max_new_tokens, **self._options(options))
+
+        def pieces() -> Iterator[str]:
+            for (token,) in steps:
+                if piece := decoder.add(token):
+                    yield piece
+            if piece := decoder.end():
+                yield piece
+
+        return pieces()
 
     @property
     def _generator(self) -> Any:
@@ -160,22 +173,9 @@ class LanguageModel:
         if stop is None:
             return merged
         further: Any = list(stop) if isinstance(stop, (list, tuple, set, frozenset)) else [stop]
-        vocabulary = getattr(self.config, "vocabulary", 0)
+        vocabulary = getattr(getattr(self.model, "config", None), "vocabulary", 0)
         own = [token for token in sorted(self.stops) if token < vocabulary and token not in further]
         return {**merged, "stop": [*own, *further] or None}
-
-    def _pieces(self, tokens: list[int], max_new_tokens: int, options: Mapping[str, Any]) -> Iterator[str]:
-        decoder = self._tokenizer.decoder()
-        steps = self._generator.stream([tokens], max_new_tokens, **options)
-
-        def pieces() -> Iterator[str]:
-            for (token,) in steps:
-                if piece := decoder.add(token):
-                    yield piece
-            if piece := decoder.end():
-                yield piece
-
-        return pieces()
 
 
 def _texts_of(prompt: Any) -> list[str] | None:

@@ -79,8 +79,11 @@ class BytePairTokenizer(Tokenizer):
         if end is not None and end not in special:
             raise RangeError(f"BytePairTokenizer: end={end!r} must be one of special={list(special)}")
         self._special = {text: len(self._bytes) + i for i, text in enumerate(special)}
-        if len(self._special) < len(special) or "" in self._special:
-            raise RangeError(f"BytePairTokenizer: special texts must be different and not empty, got {list(special)}")
+        if len(self._special) < len(special) or not {b"", *self._bytes}.isdisjoint(map(str.encode, special)):
+            raise RangeError(
+                "BytePairTokenizer: special texts must be different, not empty, and no other tokens, got "
+                f"{list(special)}"
+            )
         self._special_texts = {token: text for text, token in self._special.items()}
         self._splits = re.compile("|".join(re.escape(text) for text in self._special)) if special else None
         self._cache: dict[bytes, list[int]] = {}
@@ -178,18 +181,24 @@ class BytePairTokenizer(Tokenizer):
             position = end
         return tokens, offsets
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write `tokenizer.json`, `tokenizer_config.json` and, if there is one, `chat_template.jinja`.
+    def files(self) -> dict[str, str]:
+        """The files of the tokenizer by name: `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`."""
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+        files = {
+            "tokenizer.json": json.dumps(self._content(), ensure_ascii=False) + "\n",
+            "tokenizer_config.json": format_json({**settings, **self.special_names}) + "\n",
+        }
+        return files if self.chat_template is None else {**files, "chat_template.jinja": self.chat_template}
 
-        `load_tokenizer` reads them, and so do `transformers` and the `tokenizers` package. Returns the folder.
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the `files` into a folder, and return its path.
+
+        `load_tokenizer` reads them, and so do `transformers` and the `tokenizers` package.
         """
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        write_text(path / "tokenizer.json", json.dumps(self._content(), ensure_ascii=False) + "\n")
-        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-        write_text(path / "tokenizer_config.json", format_json({**settings, **self.special_names}) + "\n")
-        if self.chat_template is not None:
-            write_text(path / "chat_template.jinja", self.chat_template)
+        for name, text in self.files().items():
+            write_text(path / name, text)
         return path
 
     @classmethod
