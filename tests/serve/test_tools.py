@@ -10,8 +10,11 @@ from phlox.serve.tools import ToolText, form_of
 
 CASES = {
     "hermes": (
-        'I look.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>\n'
-        '<tool_call>{"name": "sub", "arguments": {"a": {"b": 2}}}</tool_call>',
+        '''I look.
+<tool_call>
+{"name": "add", "arguments": {"a": 1}}
+</tool_call>
+<tool_call>{"name": "sub", "arguments": {"a": {"b": 2}}}</tool_call>''',
         "I look.\n",
         [("add", {"a": 1}), ("sub", {"a": {"b": 2}})],
     ),

@@ -15,42 +15,51 @@ KEY = "PHLOX_API_KEY"
 """The environment variable with the API key."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("model", metavar="MODEL", help="the folder of a model, a name on the Hugging Face Hub, an ONNX "
-                        "file, or the folder of a run")  # fmt: skip
-    parser.add_argument(
-        "--name", metavar="NAME", help="the name of the model for clients (default: that of the folder)"
-    )
-    parser.add_argument("--device", metavar="NAME", help="numpy, jax, torch, torch:cuda, ...")
-    parser.add_argument("--host", default="127.0.0.1", metavar="HOST",
-                        help="the address to listen at (default: 127.0.0.1, this machine alone)")  # fmt: skip
-    parser.add_argument("--port", type=_port, default=8000, metavar="P", help="the port (default: 8000); 0: a free one")
-    parser.add_argument("--api-key-file", metavar="FILE",
-                        help=f"a file with the key that clients must send; by default {KEY} in the environment")  # fmt: skip
-    parser.add_argument("--slots", type=count, default=32, metavar="N",
-                        help="continue at most N texts at the same time (default: 32)")  # fmt: skip
-    parser.add_argument("--queue", type=count, default=256, metavar="N",
-                        help="let at most N requests wait, and refuse others (default: 256)")  # fmt: skip
-    parser.add_argument("--context", type=count, metavar="N",
-                        help="the largest number of tokens of a text (default: what the model can see)")  # fmt: skip
-    parser.add_argument("--chunk", type=count, default=256, metavar="N",
-                        help="process N tokens of prompts between two steps of the other texts (default: 256)")  # fmt: skip
-    parser.add_argument("--prefix-tokens", type=whole, default=16384, metavar="N",
-                        help="keep keys and values of N tokens of earlier texts; 0: none (default: 16384)")  # fmt: skip
-    parser.add_argument("--max-tokens", type=count, default=1 << 20, metavar="N",
-                        help="the largest number of new tokens of an answer (default: the context)")  # fmt: skip
-    parser.add_argument("--max-body", type=count, default=4 << 20, metavar="BYTES",
-                        help="the largest request (default: 4 MiB)")  # fmt: skip
-    parser.add_argument("--timeout", type=seconds, metavar="S", help="end an answer after S seconds (default: never)")
-    parser.add_argument("--compile", choices=("auto", "yes", "no"), default="auto",
-                        help="use the compiler of the engine (default: auto, on JAX alone)")  # fmt: skip
-
-
 def _port(text: str) -> int:
     if whole(text) >= 1 << 16:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port, from 0 to 65535")
     return int(text)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "model": {"metavar": "MODEL", "help": "the folder of a model or of a run, a name on the Hub, or an ONNX file"},
+    "--name": {"metavar": "NAME", "help": "the name of the model for clients (default: that of the folder)"},
+    "--device": {"metavar": "NAME", "help": "numpy, jax, torch, torch:cuda, ..."},
+    "--host": {
+        "metavar": "HOST", "default": "127.0.0.1", "help": "the address to listen at (default: 127.0.0.1)",
+    },
+    "--port": {"metavar": "P", "type": _port, "default": 8000, "help": "the port (default: 8000); 0: a free one"},
+    "--api-key-file": {
+        "metavar": "FILE", "help": f"a file with the key that clients must send (default: {KEY} in the environment)",
+    },
+    "--slots": {"metavar": "N", "type": count, "default": 32, "help": "continue N texts at a time (default: 32)"},
+    "--queue": {"metavar": "N", "type": count, "default": 256, "help": "let N requests wait at most (default: 256)"},
+    "--context": {
+        "metavar": "N", "type": count, "help": "the largest number of tokens of a text (default: that of the model)",
+    },
+    "--chunk": {
+        "metavar": "N", "type": count, "default": 256,
+        "help": "process N tokens of prompts between two steps of other texts (default: 256)",
+    },
+    "--prefix-tokens": {
+        "metavar": "N", "type": whole, "default": 16384,
+        "help": "keep keys and values of N tokens of earlier texts; 0: none (default: 16384)",
+    },
+    "--max-tokens": {
+        "metavar": "N", "type": count, "default": 1 << 20, "help": "new tokens of an answer (default: the context)",
+    },
+    "--max-body": {"metavar": "BYTES", "type": count, "default": 4 << 20, "help": "largest request (default: 4 MiB)"},
+    "--timeout": {"metavar": "S", "type": seconds, "help": "end an answer after S seconds (default: never)"},
+    "--compile": {
+        "choices": ("auto", "yes", "no"), "default": "auto", "help": "use the engine's compiler (default: on JAX)",
+    },
+}  # fmt: skip
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    for name, options in OPTIONS.items():
+        parser.add_argument(name, **options)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -10,13 +10,11 @@ import numpy as np
 from phlox.tensor import tensor
 
 
-def embed(model: Any, texts: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
-    """A vector of length one for each text: the mean of the last hidden states of its tokens. [texts, d_model].
+def embed(model: Any, tokens: Sequence[int]) -> np.ndarray[Any, Any]:
+    """The vector of a text, of length one: the mean of the last hidden states of its tokens. [d_model].
 
-    The model is a `CausalModel`, or a `SentenceEncoder`-like module with a method `embed` from tokens to vectors.
+    The model is a `CausalModel`.
     """
-    model = model.valid()
     device = model.tokens.weight.device
-    rows = [model.hidden(tensor([list(text)], device=device))[0].mean(0).numpy() for text in texts]
-    vectors = np.stack(rows).astype(np.float32)
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    hidden = model.valid().hidden(tensor([list(tokens)], device=device))[0].mean(0).numpy().astype(np.float32)
+    return hidden / max(float(np.linalg.norm(hidden)), 1e-12)

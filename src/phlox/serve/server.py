@@ -6,11 +6,14 @@ import asyncio
 import base64
 import hmac
 import json
+import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -146,9 +149,14 @@ class Server:
                 await super().startup(sockets)
                 ready(address)
 
+        is_main = threading.current_thread() is threading.main_thread()
+        # When all is done, uvicorn sends itself the signal again: the exit status is to be that of a success.
+        previous = signal.signal(signal.SIGTERM, lambda *_: None) if is_main else None
         try:
             Uvicorn(config).run(sockets=[sock])
         finally:
+            if is_main:
+                signal.signal(signal.SIGTERM, previous)
             sock.close()
             self.close()
 
@@ -266,7 +274,7 @@ class Server:
 
         headers = {
             "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-            "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+            "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
             "X-Content-Type-Options": "nosniff",
         }
         return HTMLResponse(files("phlox.serve").joinpath("page.html").read_text(encoding="utf-8"), headers=headers)
@@ -366,9 +374,8 @@ class Server:
         if longest > self._batcher.context:
             raise ApiError(400, f"a text of {longest} tokens is longer than the context of {self._batcher.context}",
                            param="input", code="context_length_exceeded")  # fmt: skip
-        vectors: list[np.ndarray[Any, Any]] = []
-        for row in rows:  # one by one: between them, the running answers go on
-            vectors.append(await asyncio.wrap_future(self._batcher.call(lambda row=row: embed(self._model, [row])[0])))
+        # One by one: between them, the running answers go on.
+        vectors = [await asyncio.wrap_future(self._batcher.call(partial(embed, self._model, row))) for row in rows]
         data = [
             {"object": "embedding", "index": index, "embedding": _encoded(vector, form)}
             for index, vector in enumerate(vectors)
