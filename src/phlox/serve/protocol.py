@@ -73,6 +73,8 @@ class Protocol:
     def chat(self, body: Any) -> Job:
         """A request to /v1/chat/completions."""
         fields = Fields(body)
+        if self.tokenizer.chat_template is None:
+            raise ApiError(400, "this model has no chat template; use /v1/completions", code="no_chat_template")
         messages = self._messages(fields.required("messages", list))
         tools, forced = self._tools(fields)
         most = fields.whole("max_completion_tokens", None, 1)

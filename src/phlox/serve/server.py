@@ -299,6 +299,7 @@ class Server:
         }  # fmt: skip
         if self._batcher is not None:
             card["max_model_len"] = self._batcher.context
+            card["has_chat_template"] = self._protocol.tokenizer.chat_template is not None
         if self._predictor is not None:
             card["inputs"] = [
                 {"name": each.name, "shape": each.shape, "type": each.dtype.name} for each in self._predictor.inputs
