@@ -21,8 +21,8 @@ from phlox.models import DecoderConfig, LanguageModel
 from phlox.serve import BatcherLimits, Server, ServerOptions
 from phlox.text import BytePairTokenizer
 
-CLIENTS, PROMPT = 32, 48
-SIZES: dict[str, Any] = {"vocabulary": 16384, "context": 512, "n_layers": 8, "d_model": 512, "n_heads": 8}
+CLIENTS, PROMPT = 32, 32
+SIZES: dict[str, Any] = {"vocabulary": 8192, "context": 512, "n_layers": 6, "d_model": 384, "n_heads": 6}
 SMALL: dict[str, Any] = {"vocabulary": 260, "context": 512, "n_layers": 1, "d_model": 32, "n_heads": 2}
 
 
@@ -35,7 +35,7 @@ def serving(backend: Backend, slots: int) -> Callable[[], float]:
     sock = config.bind_socket()
     threading.Thread(target=uvicorn.Server(config).run, kwargs={"sockets": [sock]}, daemon=True).start()
     url = f"http://127.0.0.1:{sock.getsockname()[1]}/v1/completions"
-    new = 4 if quick() else 48
+    new = 4 if quick() else 64
 
     async def ask(client: httpx.AsyncClient, number: int) -> None:
         body = {"prompt": [number + 1] * PROMPT, "max_tokens": new, "temperature": 0, "ignore_eos": True}
@@ -62,9 +62,9 @@ def run() -> list[Ratio]:
     for engine, backend in backends.items():
         together, single = f"{CLIENTS} rows on {engine}", f"one by one on {engine}"
         contestants = built({single: partial(serving, backend, 1), together: partial(serving, backend, CLIENTS)})
-        times = in_turn(contestants, range(1 if quick() else 3))
+        times = in_turn(contestants, range(2))
         workload = (
-            f"{CLIENTS} clients of a server, {'a small model' if quick() else 'a model of 42 million parameters'}"
+            f"{CLIENTS} clients of a server, {'a small model' if quick() else 'a model of 17 million parameters'}"
         )
         rows.append(compare(workload, times, together, single, target=0.25))
     return rows

@@ -18,6 +18,7 @@ import phlox as px
 from phlox.backend import Backend, Jax, NumPy, Torch
 from phlox.models import CausalModel, DecoderConfig, DynamicScaling
 from phlox.serve import Batcher, BatcherLimits, End, QueueFullError, Request, Token
+from phlox.serve.pool import Pool
 
 VOCABULARY, CONTEXT = 50, 160
 
@@ -284,6 +285,21 @@ def test_closing_finishes_what_was_taken_or_ends_it() -> None:
         assert batcher.close(finish=finish, timeout=60)
         assert {end.reason for end in ends if isinstance(end, End)} == reasons
         assert sum(isinstance(end, End) for end in ends) == 4
+
+
+@pytest.mark.parametrize("backend", [NumPy(), Torch(), Jax()], ids=repr)
+def test_a_row_holds_nothing_of_an_earlier_text(backend: Backend) -> None:
+    pool = Pool(model_on(backend), 4, CONTEXT, False)
+    pool.fit(2, 64)
+    pool.columns = tuple((key + np.nan, value + np.nan) for key, value in pool.columns)
+    text = tuple((key + 1.0, value + 2.0) for key, value in pool.fresh(1, 10))
+    pool.insert(1, text)
+    pool.move(1, 0)
+    pool.fit(4, 128)  # it grows
+    for key, value in pool.columns:
+        for x, number in ((key, 1.0), (value, 2.0)):
+            assert x.shape[0] == 4 and x.shape[2] == 128
+            assert (x.numpy()[:2, :, :10] == number).all() and (x.numpy()[:2, :, 10:] == 0.0).all()
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.full)])

@@ -289,7 +289,7 @@ class Batcher:
         """A prompt is complete: its text gets a row, and its first token."""
         ticket, row = prompt.ticket, len(self._running)
         self._pool.fit(row + 1, max(map(len, (text.tokens for text in (*self._running, ticket)))) + 1)
-        self._pool.insert(row, prompt.columns, prompt.n)
+        self._pool.insert(row, prompt.columns)
         self._prompt = None
         self._running.append(ticket)
         self._accept([ticket], self._choose(logits, self._options([ticket], 1)))
@@ -351,8 +351,7 @@ class Batcher:
         n = n // BLOCK * BLOCK if self._compile else n
         if 0 < n <= self._prefixes.capacity and reason in ("stop", "length"):
             self._prefixes.store(ticket.tokens[:n], self._pool.copied(self._pool.row(row, n), n, n))
-        # All columns of that row: its next token may be processed already, and not yet be part of its tokens.
-        self._pool.move(last, row, len(self._running[last].tokens))
+        self._pool.move(last, row)
         self._running[row] = self._running[last]
         self._running.pop()
         self._report_end(ticket, reason, message)

@@ -78,20 +78,18 @@ class Pool:
         if columns[0][0].shape[0] == self.rows:
             self.columns = columns
 
-    def insert(self, row: int, columns: Columns, n: int) -> None:
-        """Write the first n columns of a single text into a row."""
+    def insert(self, row: int, columns: Columns) -> None:
+        """Write a single text into a row. The rest of the row becomes zero: an earlier text may have left NaN there."""
         index = tensor(row, device=columns[0][0].device)
-        if self.is_writable:
-            _insert(_views(self.columns, slice(None), n), _views(columns, slice(None), n), index)
-        else:
-            self.columns = _compiled_insert(self.columns, _resized(columns, 1, self.capacity), index)
+        insert = _insert if self.is_writable else _compiled_insert
+        self.columns = insert(self.columns, _resized(columns, 1, self.capacity), index)
 
-    def move(self, source: int, target: int, n: int) -> None:
-        """Copy the first n columns of a row to another row."""
+    def move(self, source: int, target: int) -> None:
+        """Copy a row to another row."""
         if source == target:
             return
         if self.is_writable:
-            self.insert(target, self.row(source, n), n)
+            self.insert(target, self.row(source, self.capacity))
         else:
             device = self.columns[0][0].device
             self.columns = _compiled_move(self.columns, tensor([source], device=device), tensor(target, device=device))
