@@ -67,7 +67,8 @@ def alone(model: LanguageModel, prompt: list[int], most: int, seed: int, **optio
 def test_a_chat_is_what_the_model_says_alone(client: openai.OpenAI, model: LanguageModel) -> None:
     assert model.tokenizer is not None
     prompt = model.tokenizer.chat(HELLO)
-    for seed, options in ((0, {"temperature": 0.0}), (7, {"temperature": 0.9, "top_p": 0.8})):
+    cases: list[tuple[int, Any]] = [(0, {"temperature": 0.0}), (7, {"temperature": 0.9, "top_p": 0.8})]
+    for seed, options in cases:
         answer = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=30, seed=seed, **options)
         assert answer.choices[0].message.content == alone(model, prompt, 30, seed, **options)
         assert answer.choices[0].finish_reason in ("length", "stop") and answer.object == "chat.completion"
@@ -268,7 +269,7 @@ def test_the_rest_of_the_pages(address: str, client: openai.OpenAI) -> None:
 def test_an_api_key(model: LanguageModel) -> None:
     with running(Server(model, ServerOptions(name="tiny", api_key="secret"))) as address:
         for key, status in (("secret", 200), ("secre", 401), ("", 401), ("s\xe9cret", 401)):
-            headers = {"Authorization": f"Bearer {key}".strip().encode("latin-1")}
+            headers: Any = {"Authorization": f"Bearer {key}".strip().encode("latin-1")}
             assert httpx.get(f"{address}/v1/models", headers=headers).status_code == status
         assert httpx.get(f"{address}/health").status_code == 200
     assert "secret" not in repr(ServerOptions(api_key="secret"))
