@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from phlox.errors import DataError, ModuleError
@@ -172,7 +172,8 @@ class LanguageModel:
         stop = merged.pop("stop", ())
         if stop is None:
             return merged
-        further: Any = list(stop) if isinstance(stop, (list, tuple, set, frozenset)) else [stop]
+        is_several = isinstance(stop, (list, tuple, set, frozenset))
+        further: list[Any] = list(cast("Iterable[Any]", stop)) if is_several else [stop]
         vocabulary = getattr(getattr(self.model, "config", None), "vocabulary", 0)
         own = [token for token in sorted(self.stops) if token < vocabulary and token not in further]
         return {**merged, "stop": [*own, *further] or None}

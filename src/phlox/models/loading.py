@@ -6,7 +6,7 @@ import os
 import re
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from phlox.backend import DeviceLike
 from phlox.errors import ConfigError, ExtraNotInstalledError
@@ -17,8 +17,8 @@ from phlox.train import load_model
 __all__ = ["load"]
 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
-_FILES = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model")
-_OTHER_ENGINES = ("original/*", "onnx/*", "openvino/*", "metal/*")
+_FILES = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model"]
+_OTHER_ENGINES = ["original/*", "onnx/*", "openvino/*", "metal/*"]
 """Folders of the Hub with the same weights for other programs."""
 _HUGGING_FACE, _GGUF = "phlox.interop.huggingface", "phlox.interop.gguf"
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
@@ -97,18 +97,15 @@ def _downloaded(name: str, revision: str | None) -> Path:
     if _NAME.fullmatch(name) is None:
         raise ConfigError(f"{name}: there is no such folder; give the path of one, or a name on the Hub: owner/name")
     try:
-        from huggingface_hub import snapshot_download
+        import huggingface_hub
     except ImportError as error:
         raise ExtraNotInstalledError(
             f"{name}: there is no such folder, and a download from the Hub needs huggingface-hub: install Phlox with "
             f"the extra 'text' ({error})"
         ) from None
+    download: Any = cast("Any", huggingface_hub).snapshot_download
     try:
-        return Path(
-            snapshot_download(
-                name, revision=revision, allow_patterns=list(_FILES), ignore_patterns=list(_OTHER_ENGINES)
-            )
-        )
+        return Path(download(name, revision=revision, allow_patterns=_FILES, ignore_patterns=_OTHER_ENGINES))
     except Exception as error:  # of the network, of the Hub, or of a name that it refuses
         reason = str(error).partition("\n")[0][:300]
         raise ConfigError(

@@ -54,7 +54,7 @@ class BytePairTokenizer(Tokenizer):
     >>> tokenizer = BytePairTokenizer.train("the cat and the hat and the rat", size=262)
     >>> tokens = tokenizer.encode("the cat")
     >>> len(tokens), tokenizer.decode(tokens)
-    (3, 'the cat')
+    (4, 'the cat')
     """
 
     def __init__(

@@ -139,13 +139,14 @@ class TokenizerFile(Tokenizer):
         named: list[Any] = [settings.get(role) for role in _ROLES]
         for key in _FURTHER:
             value: Any = settings.get(key) or []
-            named += value.values() if isinstance(value, dict) else value  # pyright: ignore[reportUnknownMemberType]
+            named += list(cast("dict[str, Any]", value).values()) if isinstance(value, dict) else list(value)
         entries += [{"special": True, **entry} if isinstance(entry, dict) else entry for entry in named]
         for entry in entries:
             name = _content(entry)
             if name is None or name in known:
                 continue
-            flags = {flag: bool(entry[flag]) for flag in _FLAGS if flag in entry} if isinstance(entry, dict) else {}
+            given = cast("dict[str, Any]", entry if isinstance(entry, dict) else {})
+            flags = {flag: bool(given[flag]) for flag in _FLAGS if flag in given}
             self.backend.add_tokens([tokenizers.AddedToken(name, **{"special": True, **flags})])
             known.add(name)
 
