@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from phlox.config.storage import format_json
 from phlox.errors import ConfigError, ExtraNotInstalledError, IndexRangeError
 from phlox.text.chat_template import Span
 from phlox.text.tokenizer import Tokenizer
@@ -57,6 +58,7 @@ class TokenizerFile(Tokenizer):
             raise ConfigError(f"{file}: the tokenizers package cannot read it ({str(error)[:300]})") from error
         content: dict[str, Any] = json.loads(text)
         settings = {} if settings is None else settings
+        self._settings = {key: value for key, value in settings.items() if key != "chat_template"}
         self.backend.no_truncation()
         self.backend.no_padding()
         self.backend.encode_special_tokens = bool(settings.get("split_special_tokens", False))
@@ -97,6 +99,11 @@ class TokenizerFile(Tokenizer):
         except OverflowError as error:
             raise IndexRangeError(f"decode: the tokens are 0 to {self.size - 1}, got others ({error})") from None
         return _cleaned(text) if self._cleans else text
+
+    def files(self) -> dict[str, str]:
+        """See `Tokenizer.files`."""
+        settings = format_json(self._settings) + "\n"
+        return {"tokenizer.json": self.backend.to_str(), "tokenizer_config.json": settings, **super().files()}
 
     def token_bytes(self) -> list[bytes]:
         """See `Tokenizer.token_bytes`. Numbers without a token have no bytes either."""
