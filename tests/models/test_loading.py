@@ -73,7 +73,8 @@ def test_transformers_loads_what_was_trained_on_a_text(tmp_path: Path) -> None:
         LanguageTraining("The cat sat on the mat, and the dog sat on the log. " * 100, recipe, "numpy").run(folder)
     ours = load(tmp_path / "run", device="numpy")
     ours.save(tmp_path / "saved")
-    theirs, tokenizer = (kind.from_pretrained(tmp_path / "saved") for kind in (AutoModelForCausalLM, AutoTokenizer))
+    theirs: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "saved")
     tokens = tokenizer("The cat", return_tensors="pt")
     with torch.no_grad():
         written = theirs.generate(**tokens, max_new_tokens=12, do_sample=False)[0, tokens["input_ids"].shape[1] :]

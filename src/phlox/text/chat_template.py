@@ -120,7 +120,7 @@ def _wrong(error: Exception, sentence: str, kind: type[ConfigError | DataError])
 def _chat_of(messages: Any) -> list[dict[str, Any]]:
     """The messages as plain data, without entries that are None."""
     if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
-        raise DataError(f"chat: messages must be a list of dicts, got a {type(messages).__name__}")
+        raise DataError(f"chat: messages must be a list of dicts, got a {type(cast('Any', messages)).__name__}")
     chat: list[dict[str, Any]] = []
     for number, message in enumerate(cast("Sequence[Any]", messages)):
         plain = _plain(message)
