@@ -17,7 +17,7 @@ TEXT = "The cat sat on the mat, and the dog sat on the log.\n" * 200
 def test_from_a_text_to_a_chat(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
     missing = "; ".join(f"sys.modules[{name!r}] = None" for name in ("jax", "torch", "tokenizers", "jinja2"))
-    arguments = ("train-lm", "text.txt", "--size", "20000", "--steps", "20", "--out", "run")
+    arguments = ("train-lm", "text.txt", "--size", "35000", "--steps", "20", "--out", "run")
     done = run(*arguments, before=missing, cwd=tmp_path)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     lines = done.stdout.splitlines()
@@ -45,7 +45,7 @@ def test_another_text_does_not_resume(tmp_path: Path, capsys: pytest.CaptureFixt
     text, out = tmp_path / "text.txt", str(tmp_path / "run")
     text.write_text(TEXT)
     arguments = ["train-lm", str(text), "--out", out]
-    assert main([*arguments, "--size", "20000", "--steps", "2"]) == 0
+    assert main([*arguments, "--size", "35000", "--steps", "2"]) == 0
     assert load(out, device="numpy").generate("The", 3, temperature=0.0)
     assert main([*arguments, "--resume", "--steps", "4"]) == 0
     assert "step 4 " in capsys.readouterr().out

@@ -37,8 +37,8 @@ def test_only_the_new_text_comes_back() -> None:
     assert model.generate([prompt, "a"], 9, temperature=0.0)[0] == expected
     text, logprobs = model.generate(prompt, 9, temperature=0.0, logprobs=True)
     assert text == expected and logprobs.shape == (len(tokens),)
-    rows = model.generate(px.tensor([[1, 2, 3]], device="numpy"), 2)
-    assert rows.shape == (1, 5) and list(model.generate([[1, 2]], 2)[0].shape) == [4]
+    rows = model.generate(px.tensor([[1, 2, 3]], device="numpy"), 2, stop=None)
+    assert rows.shape == (1, 5) and list(model.generate([[1, 2]], 2, stop=None)[0].shape) == [4]
     assert len(list(model.stream(px.tensor([1, 2, 3], device="numpy"), 2))) <= 2
     np.testing.assert_array_equal(model(rows).numpy(), model.model(rows).numpy())
     assert repr(model).startswith("LanguageModel(Gpt, ") and model.config is model.model.config

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 from phlox.errors import DataError, RangeError
-from phlox.models import GptConfig, LanguageRecipe, LanguageTraining, load
+from phlox.models import LanguageRecipe, LanguageTraining, LlamaConfig, load
 from phlox.models.language_recipe import SIZES
 from phlox.train import Callback, RunFolder
 
 TEXT = "The cat sat on the mat, and the dog sat on the log. " * 60
 SMALL = LanguageRecipe(
-    model=GptConfig(context=16, n_layers=1, d_model=16, n_heads=2, rotary=True, dropout=0.1), vocabulary=280,
+    model=LlamaConfig(context=16, n_layers=1, d_model=16, n_heads=2, tied=True, dropout=0.1), vocabulary=280,
     batch_size=8, steps=30, every=10, lr=0.01,
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("size", [20_000, 200_000, "tiny", 1_000_000, "small", "medium", 350_000_000])
+@pytest.mark.parametrize("size", [35_000, 200_000, "tiny", 1_000_000, "small", "medium", 350_000_000])
 def test_the_model_has_about_so_many_parameters(size: str | int) -> None:
     recipe = LanguageRecipe.of_size(size)
     wanted = SIZES[size] if isinstance(size, str) else size
@@ -32,7 +32,7 @@ def test_the_model_has_about_so_many_parameters(size: str | int) -> None:
 
 @pytest.mark.parametrize("size", ["huge", 100, 10**12])
 def test_other_sizes(size: Any) -> None:
-    with pytest.raises(RangeError, match="size must be tiny, small, medium, or a number of parameters from 20,000"):
+    with pytest.raises(RangeError, match="size must be tiny, small, medium, or a number of parameters from 35,000"):
         LanguageRecipe.of_size(size)
 
 

@@ -12,8 +12,17 @@ import pytest
 import phlox as px
 from phlox.errors import ConfigError
 from phlox.interop import gguf, huggingface
-from phlox.models import BertConfig, GptConfig, LanguageModel, LlamaConfig, load
+from phlox.models import (
+    BertConfig,
+    GptConfig,
+    LanguageModel,
+    LanguageRecipe,
+    LanguageTraining,
+    LlamaConfig,
+    load,
+)
 from phlox.text import BytePairTokenizer
+from phlox.train import RunFolder
 
 CONFIG = LlamaConfig(vocabulary=260, context=32, n_layers=1, d_model=32, n_heads=2, d_hidden=32)
 
@@ -43,6 +52,33 @@ def test_a_folder_of_hugging_face(tmp_path: Path) -> None:
     loaded = load(tmp_path, device="numpy")
     assert loaded.options == {"temperature": 0.7, "top_k": 20, "repetition_penalty": 1.1}
     assert loaded.stops == {3, 4, 257}
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    folder_of(tmp_path / "a", do_sample=True, top_k=5, eos_token_id=[3])
+    loaded = load(tmp_path / "a", device="numpy")
+    loaded.save(tmp_path / "b")
+    again = load(tmp_path / "b", device="numpy")
+    assert again.stops == loaded.stops == {3, 257} and again.options == {"top_k": 5}
+    assert again.generate("Hi", 5, temperature=0.0) == loaded.generate("Hi", 5, temperature=0.0)
+
+
+@pytest.mark.full
+def test_transformers_loads_what_was_trained_on_a_text(tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    recipe = LanguageRecipe.of_size(35_000).replace(steps=3, batch_size=2)
+    with RunFolder(tmp_path / "run") as folder:
+        LanguageTraining("The cat sat on the mat, and the dog sat on the log. " * 100, recipe, "numpy").run(folder)
+    ours = load(tmp_path / "run", device="numpy")
+    ours.save(tmp_path / "saved")
+    theirs: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    tokens = tokenizer("The cat", return_tensors="pt")
+    with torch.no_grad():
+        written = theirs.generate(**tokens, max_new_tokens=12, do_sample=False)[0, tokens["input_ids"].shape[1] :]
+    assert tokenizer.decode(written) == ours.generate("The cat", 12, temperature=0.0)
 
 
 def test_other_models_and_folders_without_a_tokenizer(tmp_path: Path) -> None:

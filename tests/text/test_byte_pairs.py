@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -91,13 +92,14 @@ def test_plain_bytes_and_texts_that_are_odd() -> None:
 def test_errors() -> None:
     with pytest.raises(IndexRangeError, match=r"there is no token 420; the tokens are 0 to 419"):
         TOKENIZER.decode([420])
-    for arguments, sentence in (
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"merges": [(0, 256)]}, r"merge 0 joins \(0, 256\), but has only 256 tokens"),
         ({"merges": [(1, 2), (1, 2)]}, "two merges make the same token"),
         ({"special": ["a"], "end": "b"}, r"end='b' must be one of special=\['a'\]"),
         ({"special": ["a", "a"]}, "must be different, not empty, and no other tokens"),
         ({"special": ["a"]}, "must be different, not empty, and no other tokens"),
-    ):
+    ]
+    for arguments, sentence in cases:
         with pytest.raises(RangeError, match=sentence):
             BytePairTokenizer(**arguments)
     with pytest.raises(RangeError, match="size must be at least 258"):

@@ -14,7 +14,7 @@ from phlox.text import BytePairTokenizer, ChatTemplate, Tokenizer, load_tokenize
 from tests.text.templates import CHATML, GEMMA, LLAMA, MARKED, MISTRAL
 
 TEMPLATES = {"chatml": CHATML, "llama": LLAMA, "mistral": MISTRAL, "gemma": GEMMA, "marked": MARKED}
-NAMES = {"bos_token": "<s>", "eos_token": "<|im_end|>"}
+NAMES: dict[str, Any] = {"bos_token": "<s>", "eos_token": "<|im_end|>"}
 TOOL = {"type": "function", "function": {"name": "weather", "description": "Wie <ist> es?", "parameters": {"a": [1]}}}
 CALL = {"id": "abcdefgh9", "function": {"name": "weather", "arguments": {"place": "Zürich & <more>", "days": 2}}}
 SYSTEM, USER = {"role": "system", "content": " Be brief. "}, {"role": "user", "content": "Hi 'you' <b> 你好\n"}

@@ -91,6 +91,7 @@ KINDS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "byte level": (byte_level, {"eos_token": "<|im_end|>", "additional_special_tokens": ["<tool>"]}),
     "bos and eos": (byte_level, {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>", "add_bos_token": True,
                                  "add_eos_token": True, "clean_up_tokenization_spaces": True}),
+    "bos alone": (byte_level, {"bos_token": "<|endoftext|>", "add_bos_token": True, "add_eos_token": False}),
     "byte fallback": (byte_fallback, {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}),
     "unigram": (unigram, {"eos_token": "</s>", "pad_token": "<pad>", "clean_up_tokenization_spaces": True}),
     "word piece": (word_piece, {"cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}),
@@ -144,6 +145,46 @@ def test_bytes_of_tokens(tmp_path_factory: pytest.TempPathFactory) -> None:
         assert len(table) == ours.size and all(table[token] == b"" for token in ours.special)
         text = "the cat sat, 你好" if kind != "unigram" else "the cat"
         assert b"".join(table[token] for token in ours.encode(text, special=False)) == start + text.encode()
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    for kind in KINDS:
+        _, ours = saved(kind, tmp_path / kind)
+        ours.templates = {"default": "a", "tool_use": "b"}
+        ours.save(tmp_path / f"{kind} again")
+        again = load_tokenizer(tmp_path / f"{kind} again")
+        for name in ("size", "special", "stops", "special_names", "templates", "is_local", "fragments"):
+            assert getattr(again, name) == getattr(ours, name), name
+        assert all(again.encode(text) == ours.encode(text) for text in SAMPLES)
+
+
+FAMILIES: list[tuple[str, Callable[[], Any], dict[str, Any]]] = [
+    ("LlamaTokenizer", byte_fallback, {}),
+    ("LlamaTokenizer", byte_fallback, {"add_bos_token": False, "add_eos_token": True}),
+    ("GemmaTokenizer", byte_fallback, {}),
+    ("Qwen2Tokenizer", byte_level, {}),
+    ("GPT2Tokenizer", byte_level, {"add_bos_token": True}),
+]
+
+
+@pytest.mark.parametrize(("family", "make", "settings"), FAMILIES)
+def test_the_classes_of_families(
+    family: str, make: Callable[[], Any], settings: dict[str, Any], tmp_path: Path
+) -> None:
+    import transformers
+
+    model = json.loads(make().to_str())["model"]
+    names = ["<bos>", "<eos>", "<pad>"] if family == "GemmaTokenizer" else []
+    vocabulary = model["vocab"] | {name: len(model["vocab"]) + i for i, name in enumerate(names)}
+    merges = [tuple(merge) for merge in model["merges"]]
+    getattr(transformers, family)(vocab=vocabulary, merges=merges, **settings).save_pretrained(tmp_path)
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(tmp_path)
+    assert type(theirs).__name__ == family
+    for text in SAMPLES:
+        for special in (True, False):
+            tokens = ours.encode(text, special=special)
+            assert tokens == theirs.encode(text, add_special_tokens=special), text
+            assert ours.decode(tokens) == theirs.decode(tokens, skip_special_tokens=True), text
 
 
 def test_tokens_that_end_a_text(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def _recipe(options: argparse.Namespace) -> LanguageRecipe:
 
 
 COMMAND = Command(
-    description="Train a language model on a text: first a tokenizer of byte pairs, then a GPT whose depth, width, "
+    description="Train a language model on a text: first a tokenizer of byte pairs, then a Llama whose depth, width, "
     "context, batch and learning rate follow from --size. It prints the losses in nats per token, the bits per byte of "
     "the held-out text, and a sample, and needs only NumPy.",
     arguments=arguments,

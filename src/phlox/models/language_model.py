@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
+from phlox.config.storage import format_json, write_text
 from phlox.errors import DataError, ModuleError
 from phlox.models.generation import Generated
 from phlox.module import Module
@@ -147,6 +151,20 @@ class LanguageModel:
 
         return pieces()
 
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Save model and tokenizer in a folder that `load` and `transformers` read.
+
+        Raises `ConfigError` for a model that has no counterpart in `transformers`. `model.model.save` saves the weights
+        of any model.
+        """
+        stops = {"eos_token_id": sorted(self.stops) or None, "bos_token_id": None}
+        # By location: that package imports the models of this one.
+        import_module("phlox.interop.huggingface").save(self.model, folder, config=stops)
+        settings = {**stops, **({"do_sample": True, **self.options} if self.options else {})}
+        write_text(Path(folder) / "generation_config.json", format_json(settings) + "\n")
+        if self.tokenizer is not None:
+            self.tokenizer.save(folder)
+
     @property
     def _generator(self) -> Any:
         if not hasattr(self.model, "generate"):
@@ -172,7 +190,8 @@ class LanguageModel:
         stop = merged.pop("stop", ())
         if stop is None:
             return merged
-        further: Any = list(stop) if isinstance(stop, (list, tuple, set, frozenset)) else [stop]
+        is_several = isinstance(stop, (list, tuple, set, frozenset))
+        further: list[Any] = list(cast("Iterable[Any]", stop)) if is_several else [stop]
         vocabulary = getattr(getattr(self.model, "config", None), "vocabulary", 0)
         own = [token for token in sorted(self.stops) if token < vocabulary and token not in further]
         return {**merged, "stop": [*own, *further] or None}

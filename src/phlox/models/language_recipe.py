@@ -1,4 +1,4 @@
-"""Training a `Gpt` on a text: from one config to the folder of a run, with its tokenizer."""
+"""Training a `Llama` on a text: from one config to the folder of a run, with its tokenizer."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from phlox.backend import DeviceLike
 from phlox.config import Config
 from phlox.data import Loader, TokenWindows
 from phlox.errors import DataError, RangeError
-from phlox.models.gpt import Gpt, GptConfig
 from phlox.models.language_model import LanguageModel
+from phlox.models.llama import Llama, LlamaConfig
 from phlox.optim import AdamWConfig, GradientClipping
 from phlox.text import BytePairTokenizer
 from phlox.train import Callback, Checkpoints, EpochReport, Learner, Report, RunFolder
@@ -27,7 +27,7 @@ __all__ = ["LanguageRecipe", "LanguageTraining"]
 
 SIZES = {"tiny": 300_000, "small": 5_000_000, "medium": 50_000_000}
 """The numbers of parameters of named sizes."""
-_SMALLEST, _LARGEST = 20_000, 2_000_000_000
+_SMALLEST, _LARGEST = 35_000, 2_000_000_000
 _HEAD = 32
 """The width of a head; wide models have heads twice as wide."""
 
@@ -40,7 +40,7 @@ class LanguageRecipe(Config):
     (512, 128, 96)
     """
 
-    model: GptConfig = GptConfig()
+    model: LlamaConfig = LlamaConfig()
     """The model; its vocabulary is that of the tokenizer."""
     vocabulary: int = 512
     """The largest number of tokens of the tokenizer."""
@@ -71,7 +71,7 @@ class LanguageRecipe(Config):
         """The recipe for a model of about so many parameters, or for a size of a name: "tiny", "small", "medium".
 
         Depth, width, context, vocabulary, batch and learning rate follow from the number. Raises `RangeError` for
-        another name, or for a number below 20,000 or above 2,000,000,000.
+        another name, or for a number below 35,000 or above 2,000,000,000.
         """
         params = SIZES.get(size) if isinstance(size, str) else size
         if params is None or not _SMALLEST <= params <= _LARGEST:
@@ -84,20 +84,18 @@ class LanguageRecipe(Config):
         context = min(max(_power_of_two(128 * ratio**0.3), 32), 2048)
 
         def count(width: int) -> int:
-            return 12 * _depth(width) * width**2 + vocabulary * width
+            return _depth(width) * (4 * width**2 + 3 * width * _hidden(width)) + vocabulary * width
 
         widths = range(_HEAD, 8192, _HEAD)
         width = min(widths, key=lambda width: abs(count(width) - params))
-        model = GptConfig(
+        model = LlamaConfig(
             vocabulary=vocabulary,
             context=context,
             n_layers=_depth(width),
             d_model=width,
             n_heads=width // (_HEAD if width < 512 or width % (2 * _HEAD) else 2 * _HEAD),
-            dropout=0.1,
-            bias=False,
+            d_hidden=_hidden(width),
             tied=True,
-            rotary=True,
         )
         return LanguageRecipe(
             model=model,
@@ -114,6 +112,11 @@ def _power_of_two(number: float) -> int:
 
 def _depth(width: int) -> int:
     return max(2, round(width / 48))
+
+
+def _hidden(width: int) -> int:
+    """The width of the hidden layer: two thirds of 4 times the width, because it has three matrices, not two."""
+    return 32 * round(8 * width / 96)
 
 
 class LanguageTraining:
@@ -166,15 +169,15 @@ class LanguageTraining:
         bits = len(parts[1]) / max(len(data) - cut, 1) / math.log(2)
         config = recipe.model.replace(vocabulary=self.tokenizer.size)
 
-        def step(model: Gpt, batch: Any) -> Any:
+        def step(model: Llama, batch: Any) -> Any:
             return model.loss(batch["input"], batch["target"])
 
-        def validate(model: Gpt, batch: Any) -> Any:
+        def validate(model: Llama, batch: Any) -> Any:
             loss = model.loss(batch["input"], batch["target"])
             return loss, (), {"bits_per_byte": loss * bits}
 
         with random.stream(recipe.seed):
-            self.learner: Learner[Gpt] = Learner(
+            self.learner: Learner[Llama] = Learner(
                 config.init(device),
                 recipe.optimizer,
                 recipe.lr,

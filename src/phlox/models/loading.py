@@ -6,19 +6,20 @@ import os
 import re
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from phlox.backend import DeviceLike
 from phlox.errors import ConfigError, ExtraNotInstalledError
 from phlox.models.language_model import LanguageModel
 from phlox.text.folder import has_tokenizer, load_tokenizer, read_json, stops_of
+from phlox.text.gguf import tokenizer_from_gguf
 from phlox.train import load_model
 
 __all__ = ["load"]
 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
-_FILES = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model")
-_OTHER_ENGINES = ("original/*", "onnx/*", "openvino/*", "metal/*")
+_FILES = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model"]
+_OTHER_ENGINES = ["original/*", "onnx/*", "openvino/*", "metal/*"]
 """Folders of the Hub with the same weights for other programs."""
 _HUGGING_FACE, _GGUF = "phlox.interop.huggingface", "phlox.interop.gguf"
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
@@ -31,8 +32,9 @@ def load(
     """Load a model and its tokenizer. No code from a folder is ever run.
 
     The folder is one that `transformers` saved (see docs/interop.md for the families), or a run of Phlox, such as one
-    of `phlox train-lm`. A GGUF file is loaded without its tokenizer. If there is no such folder, a name of the form
-    `owner/name` is downloaded from the Hugging Face Hub: only safetensors, JSON and tokenizer files.
+    of `phlox train-lm`. A GGUF file is loaded with its tokenizer, one of byte pairs or of SentencePiece. If there is
+    no such folder, a name of the form `owner/name` is downloaded from the Hugging Face Hub: only safetensors, JSON and
+    tokenizer files.
 
     The tokens that end a text, and the options of sampling, are those of `generation_config.json`; options are used
     only if `do_sample` is true there. If the folder has no tokenizer, `tokenizer` is None. Other kinds of models, such
@@ -56,7 +58,8 @@ def load(
     """
     path = Path(folder)
     if path.is_file():
-        return LanguageModel(_load_by(_GGUF, path, device))
+        tokenizer = tokenizer_from_gguf(import_module(_GGUF).read_metadata(path), str(path))
+        return LanguageModel(_load_by(_GGUF, path, device), tokenizer)
     if not path.is_dir():
         path = _downloaded(str(folder), revision)
     model = _model(path, device)
@@ -97,18 +100,15 @@ def _downloaded(name: str, revision: str | None) -> Path:
     if _NAME.fullmatch(name) is None:
         raise ConfigError(f"{name}: there is no such folder; give the path of one, or a name on the Hub: owner/name")
     try:
-        from huggingface_hub import snapshot_download
+        import huggingface_hub
     except ImportError as error:
         raise ExtraNotInstalledError(
             f"{name}: there is no such folder, and a download from the Hub needs huggingface-hub: install Phlox with "
             f"the extra 'text' ({error})"
         ) from None
+    download: Any = cast("Any", huggingface_hub).snapshot_download
     try:
-        return Path(
-            snapshot_download(
-                name, revision=revision, allow_patterns=list(_FILES), ignore_patterns=list(_OTHER_ENGINES)
-            )
-        )
+        return Path(download(name, revision=revision, allow_patterns=_FILES, ignore_patterns=_OTHER_ENGINES))
     except Exception as error:  # of the network, of the Hub, or of a name that it refuses
         reason = str(error).partition("\n")[0][:300]
         raise ConfigError(

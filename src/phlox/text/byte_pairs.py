@@ -5,16 +5,14 @@ from __future__ import annotations
 import codecs
 import heapq
 import json
-import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-from phlox.config.storage import format_json, write_text
+from phlox.config.storage import format_json
 from phlox.errors import ConfigError, IndexRangeError, RangeError
 from phlox.text.chat_template import Span
 from phlox.text.tokenizer import TextDecoder, Tokenizer
@@ -54,7 +52,7 @@ class BytePairTokenizer(Tokenizer):
     >>> tokenizer = BytePairTokenizer.train("the cat and the hat and the rat", size=262)
     >>> tokens = tokenizer.encode("the cat")
     >>> len(tokens), tokenizer.decode(tokens)
-    (3, 'the cat')
+    (4, 'the cat')
     """
 
     def __init__(
@@ -182,24 +180,13 @@ class BytePairTokenizer(Tokenizer):
         return tokens, offsets
 
     def files(self) -> dict[str, str]:
-        """The files of the tokenizer by name: `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`."""
+        """See `Tokenizer.files`; `transformers` and the `tokenizers` package read them with the same results."""
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-        files = {
+        return {
             "tokenizer.json": json.dumps(self._content(), ensure_ascii=False) + "\n",
             "tokenizer_config.json": format_json({**settings, **self.special_names}) + "\n",
+            **super().files(),
         }
-        return files if self.chat_template is None else {**files, "chat_template.jinja": self.chat_template}
-
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the `files` into a folder, and return its path.
-
-        `load_tokenizer` reads them, and so do `transformers` and the `tokenizers` package.
-        """
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        for name, text in self.files().items():
-            write_text(path / name, text)
-        return path
 
     @classmethod
     def from_content(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from functools import cache, lru_cache
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from phlox.errors import ConfigError, DataError, ExtraNotInstalledError
+from phlox.text.sandbox import LONGEST, MARK, environment
 
 __all__ = ["ChatTemplate"]
 
@@ -20,8 +19,6 @@ Message: TypeAlias = Mapping[str, Any]
 Span: TypeAlias = tuple[int, int]
 """Where a part of a text begins and ends, in characters."""
 
-LONGEST = 1 << 25
-"""The largest number of characters that a template may write, or make by one multiplication."""
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 """The names of a message's reasoning; templates read the first one, some the second."""
@@ -46,7 +43,7 @@ class ChatTemplate:
         self.marks_replies = _GENERATION.search(source) is not None
         """Whether the template says which text is the assistant's, by `{% generation %}`."""
         try:
-            self._template = _environment().from_string(source)
+            self._template = environment().from_string(source)
         except Exception as error:
             raise _wrong(error, "the chat template is wrong", ConfigError) from None
 
@@ -81,7 +78,7 @@ class ChatTemplate:
         try:
             values = cast("dict[str, Any]", _plain(variables or {}))
             values |= {"messages": chat, "tools": _plain(tools), "documents": _plain(documents)}
-            for piece in self._template.generate({**values, "add_generation_prompt": reply, _MARK: mark}):
+            for piece in self._template.generate({**values, "add_generation_prompt": reply, MARK: mark}):
                 pieces.append(piece)
                 length += len(piece)
                 if length > LONGEST:
@@ -112,85 +109,6 @@ class ChatTemplate:
         return spans
 
 
-_MARK = "_mark_reply"
-"""The variable through which a template reports the assistant's text."""
-
-
-@cache
-def _environment() -> Any:
-    try:
-        import jinja2
-        from jinja2.ext import Extension, loopcontrols
-        from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
-    except ImportError as error:
-        raise ExtraNotInstalledError(
-            f"chat templates need Jinja2: install Phlox with the extra 'text' ({error})"
-        ) from None
-
-    class Environment(ImmutableSandboxedEnvironment):
-        intercepted_binops = frozenset({"*", "**"})
-
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            """A product or a power; `SecurityError` if it is too large."""
-            sizes = [len(side) if isinstance(side, (str, list, tuple)) else abs(side) for side in (left, right)]
-            is_text = any(isinstance(side, (str, list, tuple)) for side in (left, right))
-            if (operator == "**" and max(sizes) > 1000) or (is_text and sizes[0] * sizes[1] > LONGEST):
-                raise SecurityError(f"the result of {operator} is too large")
-            return super().call_binop(context, operator, left, right)
-
-    class Generation(Extension):
-        """`{% generation %}` ... `{% endgeneration %}`: the assistant's text."""
-
-        tags = {"generation"}  # noqa: RUF012  (Jinja's own declaration)
-
-        def parse(self, parser: Any) -> Any:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            arguments = [jinja2.nodes.Name(_MARK, "load")]
-            call = self.call_method("_mark", arguments)
-            return jinja2.nodes.CallBlock(call, [], [], body).set_lineno(line)
-
-        def _mark(self, mark: Callable[[str], None], caller: Callable[[], str]) -> str:
-            text = caller()
-            mark(text)
-            return text
-
-    class Namespace(jinja2.utils.Namespace):
-        """Refuses names that begin with an underscore."""
-
-        def __init__(*args: Any, **names: Any) -> None:
-            attributes = dict(*args[1:], **names)
-            for name in attributes:
-                _check_name(name)
-            jinja2.utils.Namespace.__init__(args[0], attributes)
-
-        def __setitem__(self, name: str, value: Any) -> None:
-            _check_name(name)
-            super().__setitem__(name, value)
-
-    def _check_name(name: str) -> None:
-        if name.startswith("_"):
-            raise SecurityError(f"a namespace has no attribute {name!r}: it begins with an underscore")
-
-    def refuse(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    def to_json(
-        value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
-    ) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-    environment = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
-    environment.filters["tojson"] = to_json
-    environment.globals.update(
-        raise_exception=refuse,
-        strftime_now=lambda format: datetime.now().strftime(format),
-        dict=lambda *args, **names: dict(*args, **names),
-        namespace=Namespace,
-    )
-    return environment
-
-
 def _wrong(error: Exception, sentence: str, kind: type[ConfigError | DataError]) -> Exception:
     """The error to raise for an error of Jinja or of the template."""
     if isinstance(error, ExtraNotInstalledError):
@@ -202,7 +120,7 @@ def _wrong(error: Exception, sentence: str, kind: type[ConfigError | DataError])
 def _chat_of(messages: Any) -> list[dict[str, Any]]:
     """The messages as plain data, without entries that are None."""
     if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
-        raise DataError(f"chat: messages must be a list of dicts, got a {type(messages).__name__}")
+        raise DataError(f"chat: messages must be a list of dicts, got a {type(cast('Any', messages)).__name__}")
     chat: list[dict[str, Any]] = []
     for number, message in enumerate(cast("Sequence[Any]", messages)):
         plain = _plain(message)
@@ -249,8 +167,9 @@ def _open_last(chat: list[dict[str, Any]]) -> str:
         chat[-1]["content"] = content + _TAG
         return content
     for block in reversed(cast("list[Any]", content or [])):
-        if isinstance(block, dict) and isinstance(text := cast("dict[str, Any]", block).get("text"), str):
-            block["text"] = text + _TAG
+        entry = cast("dict[str, Any]", block if isinstance(block, dict) else {})
+        if isinstance(text := entry.get("text"), str):
+            entry["text"] = text + _TAG
             return text
     raise DataError("chat: continue_message needs a last message whose content is text")
 

@@ -88,10 +88,9 @@ def _templates(folder: Path, settings: dict[str, Any]) -> dict[str, str]:
     templates: dict[str, str] = {}
     if isinstance(value, str):
         templates["default"] = value
-    elif isinstance(value, list):  # of {"name": ..., "template": ...}
-        for entry in cast("list[Any]", value):
-            if isinstance(entry, dict) and isinstance(entry.get("template"), str):  # pyright: ignore[reportUnknownMemberType]
-                templates[str(entry.get("name"))] = entry["template"]  # pyright: ignore[reportUnknownMemberType]
+    elif isinstance(value, list):
+        entries: list[dict[str, Any]] = [entry for entry in cast("list[Any]", value) if isinstance(entry, dict)]
+        templates |= {str(entry.get("name")): str(entry.get("template")) for entry in entries}
     elif isinstance(value, dict):
         templates |= {str(name): text for name, text in cast("dict[Any, Any]", value).items() if isinstance(text, str)}
     files = {"default": folder / "chat_template.jinja"}
@@ -109,6 +108,6 @@ def stops_of(folder: Path) -> frozenset[int]:
     for name in ("generation_config.json", "config.json"):
         tokens = (read_json(folder / name) or {}).get("eos_token_id")
         if tokens is not None:
-            values: list[Any] = tokens if isinstance(tokens, list) else [tokens]
+            values = cast("list[Any]", tokens if isinstance(tokens, list) else [tokens])
             return frozenset(token for token in values if isinstance(token, int) and token >= 0)
     return frozenset()

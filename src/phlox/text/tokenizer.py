@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from phlox.config.storage import write_text
 from phlox.errors import ConfigError
 from phlox.text.chat_template import ChatTemplate, Message, Span
 
@@ -53,6 +56,21 @@ class Tokenizer:
     def token_bytes(self) -> list[bytes]:
         """The bytes of each token within a text, by its number; those of special tokens are empty."""
         raise NotImplementedError
+
+    def files(self) -> dict[str, str]:
+        """The files that `load_tokenizer` reads, by name: those of the base class are the chat templates."""
+        return {
+            "chat_template.jinja" if name == "default" else f"additional_chat_templates/{name}.jinja": template
+            for name, template in self.templates.items()
+        }
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the `files` into a folder, and return its path."""
+        path = Path(folder)
+        for name, text in self.files().items():
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            write_text(path / name, text)
+        return path
 
     def decoder(self) -> TextDecoder:
         """A decoder that is given one token after the other, see `TextDecoder`."""

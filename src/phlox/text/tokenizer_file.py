@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from phlox.config.storage import format_json
 from phlox.errors import ConfigError, ExtraNotInstalledError, IndexRangeError
 from phlox.text.chat_template import Span
 from phlox.text.tokenizer import Tokenizer
@@ -27,7 +28,7 @@ class TokenizerFile(Tokenizer):
     `load_tokenizer` makes it from a folder, with everything that other files of the folder say.
 
     Args:
-        file: the path of a `tokenizer.json`.
+        file: the path of a `tokenizer.json`, or its content.
         settings: the content of `tokenizer_config.json`: special tokens, and which of them are added to a text.
         templates: the chat templates by name.
 
@@ -39,24 +40,26 @@ class TokenizerFile(Tokenizer):
 
     def __init__(
         self,
-        file: str | os.PathLike[str],
+        file: str | os.PathLike[str] | Mapping[str, Any],
         *,
         settings: Mapping[str, Any] | None = None,
         templates: Mapping[str, str] | None = None,
     ) -> None:
+        location = "the tokenizer" if isinstance(file, Mapping) else file
         try:
             import tokenizers
         except ImportError as error:
             raise ExtraNotInstalledError(
-                f"{file}: needs the tokenizers package: install Phlox with the extra 'text' ({error})"
+                f"{location}: needs the tokenizers package: install Phlox with the extra 'text' ({error})"
             ) from None
-        text = Path(file).read_text(encoding="utf-8")
+        text = json.dumps(file) if isinstance(file, Mapping) else Path(file).read_text(encoding="utf-8")
         try:
             self.backend: Any = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the package raises Exception itself
-            raise ConfigError(f"{file}: the tokenizers package cannot read it ({str(error)[:300]})") from error
+            raise ConfigError(f"{location}: the tokenizers package cannot read it ({str(error)[:300]})") from error
         content: dict[str, Any] = json.loads(text)
         settings = {} if settings is None else settings
+        self._settings = {key: value for key, value in settings.items() if key != "chat_template"}
         self.backend.no_truncation()
         self.backend.no_padding()
         self.backend.encode_special_tokens = bool(settings.get("split_special_tokens", False))
@@ -97,6 +100,11 @@ class TokenizerFile(Tokenizer):
         except OverflowError as error:
             raise IndexRangeError(f"decode: the tokens are 0 to {self.size - 1}, got others ({error})") from None
         return _cleaned(text) if self._cleans else text
+
+    def files(self) -> dict[str, str]:
+        """See `Tokenizer.files`."""
+        settings = format_json(self._settings) + "\n"
+        return {"tokenizer.json": self.backend.to_str(), "tokenizer_config.json": settings, **super().files()}
 
     def token_bytes(self) -> list[bytes]:
         """See `Tokenizer.token_bytes`. Numbers without a token have no bytes either."""
@@ -139,13 +147,14 @@ class TokenizerFile(Tokenizer):
         named: list[Any] = [settings.get(role) for role in _ROLES]
         for key in _FURTHER:
             value: Any = settings.get(key) or []
-            named += value.values() if isinstance(value, dict) else value  # pyright: ignore[reportUnknownMemberType]
+            named += list(cast("dict[str, Any]", value).values()) if isinstance(value, dict) else list(value)
         entries += [{"special": True, **entry} if isinstance(entry, dict) else entry for entry in named]
         for entry in entries:
             name = _content(entry)
             if name is None or name in known:
                 continue
-            flags = {flag: bool(entry[flag]) for flag in _FLAGS if flag in entry} if isinstance(entry, dict) else {}
+            given = cast("dict[str, Any]", entry if isinstance(entry, dict) else {})
+            flags = {flag: bool(given[flag]) for flag in _FLAGS if flag in given}
             self.backend.add_tokens([tokenizers.AddedToken(name, **{"special": True, **flags})])
             known.add(name)
 
@@ -155,10 +164,10 @@ class TokenizerFile(Tokenizer):
             self.special_names.get(role) if settings.get(f"add_{role}", False) else None
             for role in ("bos_token", "eos_token")
         ]
-        begin, end = ("" if name is None else f"{name}:0" for name in names)
+        begin, end = ([] if name is None else [name] for name in names)
         self.backend.post_processor = tokenizers.processors.TemplateProcessing(
-            single=f"{begin} $A:0 {end}".strip(),
-            pair=f"{begin} $A:0 {end} {begin.replace(':0', ':1')} $B:1 {end.replace(':0', ':1')}".strip(),
+            single=[*begin, "$A:0", *end],
+            pair=[*begin, "$A:0", *end, *[f"{name}:1" for name in begin], "$B:1", *[f"{name}:1" for name in end]],
             special_tokens=[(name, self.backend.token_to_id(name)) for name in names if name is not None],
         )
 
