@@ -86,10 +86,11 @@ def test_rows_with_their_own_positions_are_as_alone(name: str, backend: Backend)
         logits, _ = model(px.tensor([tokens], device=backend), cache=cache)
         alone.append(logits.numpy()[0])
     positions = px.tensor([len(text) for text in texts], device=backend)
-    joined = [
-        nn.KeyValueCache(*[px.concat([row[layer][part] for row in rows], 0) for part in (0, 1)], positions)
-        for layer in range(2)
-    ]
+
+    def joined_rows(layer: int, part: int) -> px.Tensor:
+        return px.concat([row[layer][part] for row in rows], 0)
+
+    joined = [nn.KeyValueCache(joined_rows(layer, 0), joined_rows(layer, 1), positions) for layer in range(2)]
     for kind in (nn.KeyValueCache, OwnedKeyValueCache):
         if kind is OwnedKeyValueCache and isinstance(backend, Jax):
             continue

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from phlox.serve.batcher import Batcher
     from phlox.serve.protocol import Job
-    from phlox.serve.request import Report
+    from phlox.serve.request import Report, Ticket
     from phlox.text import Tokenizer
 
 
 class Piece(NamedTuple):
     """A new token of an answer, and the text that became certain by it."""
 
-    index: int
+    number: int
     """The number of the answer."""
     text: str
     token: Token
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
 class Finish(NamedTuple):
     """The end of an answer, and the rest of its text."""
 
-    index: int
+    number: int
     text: str
     calls: list[ToolCall]
     end: End
@@ -53,7 +53,7 @@ class Exchange:
         self._job, self._batcher, self._tokenizer = job, batcher, tokenizer
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[Piece | Finish | None] = asyncio.Queue()
-        self._tickets = []
+        self._tickets: list[Ticket] = []
         try:
             for index, request in enumerate(job.requests):
                 self._tickets.append(batcher.submit(request, self._reporter(index)))
@@ -136,17 +136,17 @@ class Format:
         """An event as chunks of a stream."""
         chunks: list[dict[str, Any]] = []
         if isinstance(event, Piece):
-            logprobs = self._logprobs(event.index, [event])
+            logprobs = self._logprobs(event.number, [event])
             if event.text or logprobs:
-                chunks.append(self._chunk(event.index, {"content": event.text}, logprobs, None))
+                chunks.append(self._chunk(event.number, {"content": event.text}, logprobs, None))
             return chunks
         self._count(event)
         if event.text:
-            chunks.append(self._chunk(event.index, {"content": event.text}, None, None))
+            chunks.append(self._chunk(event.number, {"content": event.text}, None, None))
         if event.calls:
-            calls = [{"index": number, **call.as_json()} for number, call in enumerate(event.calls)]
-            chunks.append(self._chunk(event.index, {"tool_calls": calls}, None, None))
-        return [*chunks, self._chunk(event.index, {}, None, _reason(event))]
+            calls = [{"index": index, **call.as_json()} for index, call in enumerate(event.calls)]
+            chunks.append(self._chunk(event.number, {"tool_calls": calls}, None, None))
+        return [*chunks, self._chunk(event.number, {}, None, _reason(event))]
 
     def beginning(self, index: int) -> dict[str, Any] | None:
         """The first chunk of an answer: its role or, in a completion, the prompt if that is asked for."""
@@ -162,7 +162,7 @@ class Format:
         """All answers at once."""
         choices: list[dict[str, Any]] = []
         for index in range(len(self._job.requests)):
-            own = [event for event in events if event.index == index]
+            own = [event for event in events if event.number == index]
             finish = own[-1]
             assert isinstance(finish, Finish)
             self._count(finish)
@@ -195,7 +195,7 @@ class Format:
 
     def _count(self, finish: Finish) -> None:
         self._n_tokens += finish.end.n_tokens
-        self._reused += finish.end.n_reused if finish.index % self._job.n == 0 else 0
+        self._reused += finish.end.n_reused if finish.number % self._job.n == 0 else 0
 
     def _usage(self) -> dict[str, Any]:
         n_prompt = sum(len(request.prompt) for request in self._job.requests[:: self._job.n])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from phlox.other_names import remark
 from phlox.serve.errors import ApiError
@@ -16,10 +16,11 @@ class Fields:
     A field that is null counts as left out.
     """
 
-    def __init__(self, body: Any) -> None:
+    def __init__(self, body: object) -> None:
         if not isinstance(body, dict):
             raise ApiError(400, f"the body must be a JSON object, got {_name(body)}")
-        self._body = {name: value for name, value in body.items() if value is not None}
+        fields = cast("dict[str, Any]", body)
+        self._body = {name: value for name, value in fields.items() if value is not None}
         self._names: set[str] = set()
 
     def take(self, name: str, kinds: type | tuple[type, ...], default: Any = None) -> Any:
@@ -105,5 +106,5 @@ _KINDS: dict[type, str] = {
 }  # fmt: skip
 
 
-def _name(value: Any) -> str:
+def _name(value: object) -> str:
     return "null" if value is None else _KINDS.get(type(value), type(value).__name__)

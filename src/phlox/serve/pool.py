@@ -31,7 +31,8 @@ class Pool:
     def __init__(self, model: CausalModel[Any, Any], slots: int, context: int, is_compiled: bool) -> None:
         self.model, self.slots, self.context, self.is_compiled = model, slots, context, is_compiled
         self.columns: Columns = ()
-        self.rows = self.capacity = 0
+        self.rows: int = 0
+        self.capacity: int = 0
 
     def fresh(self, rows: int, capacity: int) -> Columns:
         """Empty columns."""
@@ -52,8 +53,8 @@ class Pool:
     def fit(self, rows: int, capacity: int) -> None:
         """Have space for so many rows and tokens. Space is given back when a quarter of it would be enough."""
         rows, capacity = round_up(rows, 1, self.slots), round_up(capacity, BLOCK, self.context)
-        rows = self.rows if self.rows / 4 < rows <= self.rows else rows
-        capacity = self.capacity if self.capacity / 4 < capacity <= self.capacity else capacity
+        rows = self.rows if rows <= self.rows < 4 * rows else rows
+        capacity = self.capacity if capacity <= self.capacity < 4 * capacity else capacity
         if (rows, capacity) == (self.rows, self.capacity):
             return
         self.columns = _resized(self.columns, rows, capacity) if self.columns else self.fresh(rows, capacity)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -65,15 +65,15 @@ class Predictor:
     def __init__(self, inputs: list[Input], call: Callable[[Arrays], Mapping[str, Any]]) -> None:
         self.inputs, self._call = inputs, call
 
-    def __call__(self, body: Any) -> dict[str, Any]:
+    def __call__(self, body: object) -> dict[str, Any]:
         """The answer to `{"inputs": {name: nested lists}}`, or `{"inputs": nested lists}` for a single input."""
-        if not isinstance(body, dict) or set(body) - {"inputs", "model"} or "inputs" not in body:
+        fields = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
+        if "inputs" not in fields or set(fields) - {"inputs", "model"}:
             raise ApiError(400, 'the body must be {"inputs": {...}}, with nested lists by the names of the inputs')
-        values: Any = body["inputs"]
-        if not isinstance(values, dict):
-            if len(self.inputs) != 1:
-                raise ApiError(400, f"the model takes {self._names}: name them", param="inputs")
-            values = {self.inputs[0].name: values}
+        values: Any = fields["inputs"]
+        if not isinstance(values, dict) and len(self.inputs) != 1:
+            raise ApiError(400, f"the model takes {self._names}: name them", param="inputs")
+        values = cast("dict[str, Any]", values if isinstance(values, dict) else {self.inputs[0].name: values})
         names = {each.name for each in self.inputs}
         if set(values) != names:
             raise ApiError(400, f"the model takes {self._names}, got {', '.join(values) or 'nothing'}", param="inputs")
@@ -154,6 +154,7 @@ def _as_lists(array: Any) -> Any:
     """Nested lists; JSON has neither NaN nor infinity, so they are null."""
     values = np.asarray(array)
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        finite: Any = np.where(np.isfinite(values), values.astype(object), None)
+        finite = values.astype(object)
+        finite[~np.isfinite(values)] = None
         return finite.tolist()
     return values.tolist()

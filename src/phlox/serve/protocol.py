@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from phlox.errors import ConfigError, DataError, RangeError
 from phlox.serve.errors import ApiError
@@ -203,11 +203,10 @@ class Protocol:
 
     def tokens(self, text: Any, param: str) -> list[int]:
         """A text as tokens, or tokens, checked."""
-        if isinstance(text, str):
-            tokens = self.tokenizer.encode(text)
-        elif isinstance(text, list) and all(_is_token(token) and 0 <= token < self.vocabulary for token in text):
-            tokens = text
-        else:
+        tokens: list[Any] = self.tokenizer.encode(text) if isinstance(text, str) else text
+        if not isinstance(text, (str, list)) or not all(
+            _is_token(token) and 0 <= token < self.vocabulary for token in tokens
+        ):
             raise ApiError(
                 400, f"{param} must be a text, texts, or tokens from 0 to {self.vocabulary - 1}", param=param
             )
@@ -221,23 +220,20 @@ class Protocol:
             raise ApiError(400, "messages is empty; give at least one message", param="messages")
         result: list[dict[str, Any]] = []
         for number, message in enumerate(messages):
-            name = f"messages[{number}]"
-            if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            name, fields = f"messages[{number}]", _object(message)
+            if not isinstance(fields.get("role"), str):
                 raise ApiError(400, f"{name} must be an object with a role and content", param=name)
-            message = {**message, "content": _content(f"{name}.content", message.get("content"))}
-            if calls := message.get("tool_calls"):
-                message["tool_calls"] = _calls(f"{name}.tool_calls", calls)
-            elif "tool_calls" in message:
-                del message["tool_calls"]
-            result.append(message)
+            fields["content"] = _content(f"{name}.content", fields.get("content"))
+            if calls := fields.pop("tool_calls", None):
+                fields["tool_calls"] = _calls(f"{name}.tool_calls", calls)
+            result.append(fields)
         return result
 
     def _tools(self, fields: Fields) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The functions that the model is told about, and those of which it must call one."""
         tools: list[Any] = fields.take("tools", list, [])
         for number, tool in enumerate(tools):
-            function: Any = tool.get("function") if isinstance(tool, dict) else None
-            name: Any = function.get("name") if isinstance(function, dict) else None
+            name = _object(_object(tool).get("function")).get("name")
             if not isinstance(name, str) or tool.get("type") != "function":
                 raise ApiError(
                     400, f'tools[{number}] must be {{"type": "function", "function": {{"name": ...}}}}', param="tools"
@@ -249,7 +245,7 @@ class Protocol:
             return tools, []
         if choice == "required" and tools:
             return tools, tools
-        name = choice.get("function", {}).get("name") if isinstance(choice, dict) else None
+        name = _object(_object(choice).get("function")).get("name")
         named = [tool for tool in tools if tool["function"]["name"] == name]
         if not named:
             raise ApiError(
@@ -263,15 +259,14 @@ class Protocol:
             return None
         if kind == "json_object":
             return self._grammar({"type": "object"}, "response_format")
-        described = response_format.get("json_schema")
-        schema = described.get("schema") if isinstance(described, dict) else None
+        schema = _object(response_format.get("json_schema")).get("schema")
         if kind != "json_schema" or not isinstance(schema, dict):
             raise ApiError(
                 400,
                 'response_format must be of type "text", "json_object" or "json_schema" with json_schema.schema',
                 param="response_format",
             )
-        return self._grammar(schema, "response_format")
+        return self._grammar(cast("dict[str, Any]", schema), "response_format")
 
     def _grammar(self, schema: dict[str, Any], param: str, before: str = "", after: str = "") -> JsonGrammar:
         if self.grammars is None:
@@ -288,30 +283,36 @@ def _is_token(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _object(value: object) -> dict[str, Any]:
+    """A copy of an object of JSON; empty if it is something else."""
+    return dict(cast("dict[str, Any]", value)) if isinstance(value, dict) else {}
+
+
 def _content(name: str, content: Any) -> str | None:
     """The text of a message."""
     if content is None or isinstance(content, str):
         return content
-    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+    if not isinstance(content, list):
         raise ApiError(400, f"{name} must be a text or a list of parts", param=name)
-    for part in content:
+    parts = [_object(part) for part in cast("list[object]", content)]
+    for part in parts:
         if part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise ApiError(400, f"{name}: only parts of type text are supported, got {part.get('type')!r}", param=name)
-    return "".join(part["text"] for part in content)
+    return "".join(part["text"] for part in parts)
 
 
 def _calls(name: str, calls: Any) -> list[dict[str, Any]]:
     """The calls of a message, with their arguments as objects, as chat templates want them."""
     result: list[dict[str, Any]] = []
-    for call in calls if isinstance(calls, list) else [None]:
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+    for value in cast("list[object]", calls) if isinstance(calls, list) else [None]:
+        call = _object(value)
+        function = _object(call.get("function"))
+        if not isinstance(function.get("name"), str):
             raise ApiError(400, f"{name} must be a list of calls of functions", param=name)
-        arguments = function.get("arguments", {})
-        if isinstance(arguments, str):
+        if isinstance(arguments := function.get("arguments", {}), str):
             try:
-                arguments = json.loads(arguments)
+                function["arguments"] = json.loads(arguments)
             except (ValueError, RecursionError):
                 raise ApiError(400, f"{name}: the arguments of {function['name']} are no JSON", param=name) from None
-        result.append({**call, "function": {**function, "arguments": arguments}})
+        result.append({**call, "function": function})
     return result

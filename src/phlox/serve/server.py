@@ -10,12 +10,12 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -134,7 +134,9 @@ class Server:
         try:
             import uvicorn
         except ImportError as error:
-            raise _missing(error) from None
+            raise ExtraNotInstalledError(
+                f"a server needs starlette and uvicorn: install Phlox with the extra 'serve' ({error})"
+            ) from None
         options = self.options
         config = uvicorn.Config(
             self.app, host=options.host, port=options.port, log_level="warning", access_log=False, server_header=False,
@@ -151,7 +153,7 @@ class Server:
 
         is_main = threading.current_thread() is threading.main_thread()
         # When all is done, uvicorn sends itself the signal again: the exit status is to be that of a success.
-        previous = signal.signal(signal.SIGTERM, lambda *_: None) if is_main else None
+        previous = signal.signal(signal.SIGTERM, _ignore) if is_main else None
         try:
             Uvicorn(config).run(sockets=[sock])
         finally:
@@ -171,7 +173,9 @@ class Server:
             from starlette.responses import JSONResponse, Response
             from starlette.routing import Route
         except ImportError as error:
-            raise _missing(error) from None
+            raise ExtraNotInstalledError(
+                f"a server needs starlette and uvicorn: install Phlox with the extra 'serve' ({error})"
+            ) from None
 
         async def refused(_: Request, error: Exception) -> Response:
             assert isinstance(error, HTTPException)
@@ -192,7 +196,7 @@ class Server:
             return handle
 
         @asynccontextmanager
-        async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async def lifespan(_: Starlette) -> AsyncGenerator[None]:
             yield
             await asyncio.to_thread(self.close, finish=True)
 
@@ -258,8 +262,9 @@ class Server:
 
     async def _language_body(self, request: Request) -> Any:
         """The JSON of a request to the model that it names."""
-        body = await self._body(request)
-        name = body.get("model", self.options.name) if isinstance(body, dict) else self.options.name
+        body: Any = await self._body(request)
+        own = self.options.name
+        name: Any = _model_of(body) or own
         if name != self.options.name:
             raise ApiError(
                 404, f"there is no model {name!r}; this server has {self.options.name!r}", param="model",
@@ -386,14 +391,23 @@ class Server:
         return JSONResponse({"object": "list", "data": data, "model": self.options.name, "usage": usage})
 
 
+def _model_of(body: object) -> object:
+    """The model that a request names, if it names one."""
+    return cast("dict[str, object]", body).get("model") if isinstance(body, dict) else None
+
+
+def _ignore(*_: object) -> None:
+    """A signal handler."""
+
+
 async def _stream(job: Job, events: AsyncIterator[Piece | Finish], answer: Format) -> AsyncIterator[str]:
     """Events as server-sent events."""
     begun: set[int] = set()
     try:
         async for event in events:
-            if event.index not in begun:
-                begun.add(event.index)
-                if (chunk := answer.beginning(event.index)) is not None:
+            if event.number not in begun:
+                begun.add(event.number)
+                if (chunk := answer.beginning(event.number)) is not None:
                     yield _sent(chunk)
             for chunk in answer.chunks(event):
                 yield _sent(chunk)
@@ -414,9 +428,3 @@ def _encoded(vector: np.ndarray[Any, Any], form: str) -> Any:
     if form == "base64":
         return base64.b64encode(vector.astype("<f4").tobytes()).decode()
     return vector.tolist()
-
-
-def _missing(error: ImportError) -> ExtraNotInstalledError:
-    return ExtraNotInstalledError(
-        f"a server needs starlette and uvicorn: install Phlox with the extra 'serve' ({error})"
-    )

@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 MARKERS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>")
 """What begins a call: of Hermes and Qwen; of Mistral; of Llama 3, which often leaves it out."""
@@ -84,8 +84,8 @@ def _calls_of(objects: list[Any], names: frozenset[str] | None) -> list[ToolCall
     """Objects as calls; none at all if one of them is no call, or of a function that does not exist."""
     calls: list[ToolCall] = []
     for value in objects:
-        name = value.get("name") if isinstance(value, dict) else None
-        arguments = value.get("arguments", value.get("parameters", {})) if isinstance(value, dict) else None
+        fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        name, arguments = fields.get("name"), fields.get("arguments", fields.get("parameters", {}))
         if (
             not isinstance(name, str)
             or not isinstance(arguments, (dict, str))
