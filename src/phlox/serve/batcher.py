@@ -290,6 +290,7 @@ class Batcher:
         ticket, row = prompt.ticket, len(self._running)
         self._pool.fit(row + 1, max(map(len, (text.tokens for text in (*self._running, ticket)))) + 1)
         self._pool.insert(row, prompt.columns)
+        self._prefixes.store(ticket.request.prompt, prompt.columns)
         self._prompt = None
         self._running.append(ticket)
         self._accept([ticket], self._choose(logits, self._options([ticket], 1)))

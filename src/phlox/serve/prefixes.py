@@ -21,20 +21,20 @@ class Prefixes:
 
     def lookup(self, tokens: Sequence[int]) -> tuple[int, Columns]:
         """The largest number of tokens that a text begins with, too, and the columns of that text."""
-        longest, columns = 0, None
-        for text in self._texts:
-            n = _common(text, tokens)
-            if n > longest:
-                longest, columns = n, text
-        if columns is None:
+        best = max(self._texts, key=lambda text: _common(text, tokens), default=())
+        n = _common(best, tokens)
+        if not n:
             return 0, ()
-        self._texts.move_to_end(columns)
-        return longest, self._texts[columns]
+        self._texts.move_to_end(best)
+        return n, self._texts[best]
 
     def store(self, tokens: Sequence[int], columns: Columns) -> None:
-        """Keep the columns of a text; texts that begin it go, as do those that have not been used for the longest."""
+        """Keep the columns of a text; texts that begin it go, as do those that have not been used for the longest.
+
+        The columns may be for more tokens than the text has.
+        """
         key = tuple(tokens)
-        if len(key) > self.capacity:
+        if len(key) > self.capacity or any(text[: len(key)] == key for text in self._texts):
             return
         for text in [text for text in self._texts if key[: len(text)] == text]:
             self._remove(text)
