@@ -322,6 +322,9 @@ def test_an_answer_that_takes_too_long_and_a_model_that_fails(
         def exhausted(*_: Any) -> Any:
             raise MemoryError("no memory left")
 
+        monkeypatch.setattr(server._batcher, "call", exhausted)
+        broken = client.post(f"{address}/v1/embeddings", json={"input": "ab"})
+        assert broken.status_code == 500 and broken.json()["error"]["type"] == "server_error"
         monkeypatch.setattr(server._batcher, "_extend", exhausted)
         failed = client.post(f"{address}/v1/completions", json={"prompt": "cd"})
         assert failed.status_code == 500 and "no memory left" in failed.json()["error"]["message"]

@@ -46,7 +46,7 @@ class ClientGone(Exception):
 class Exchange:
     """The answers to one request. When the client goes, they end, and their rows are free.
 
-    Raises `ApiError` if too many requests wait.
+    Raises `QueueFullError` if too many requests wait.
     """
 
     def __init__(self, job: Job, batcher: Batcher, tokenizer: Tokenizer, http: HttpRequest) -> None:
@@ -57,10 +57,9 @@ class Exchange:
         try:
             for index, request in enumerate(job.requests):
                 self._tickets.append(batcher.submit(request, self._reporter(index)))
-        except QueueFullError as error:
+        except QueueFullError:
             self.cancel()
-            status = 429 if batcher.is_alive else 503
-            raise ApiError(status, str(error), code="queue_full", headers={"Retry-After": "1"}) from None
+            raise
         self._watch = asyncio.create_task(self._watch_client(http))
 
     async def events(self) -> AsyncIterator[Piece | Finish]:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hmac
 import json
+import logging
 import signal
 import threading
 import time
@@ -30,6 +31,7 @@ from phlox.serve.grammar import GrammarCompiler
 from phlox.serve.metrics import Metrics
 from phlox.serve.predictor import Predictor
 from phlox.serve.protocol import Job, Protocol
+from phlox.serve.request import QueueFullError
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -129,7 +131,7 @@ class Server:
     def run(self, ready: Callable[[str], object] = print) -> None:
         """Serve until SIGTERM or SIGINT. Then take no new requests, finish those that were taken, and return.
 
-        `ready` is called with the address when the server can be reached. A second signal ends it at once.
+        `ready` is called with the address when the server can be reached. SIGINT after it ends it at once.
         """
         try:
             import uvicorn
@@ -188,8 +190,14 @@ class Server:
                     response = await handler(request)
                 except ApiError as error:
                     return self._error(error)
+                except QueueFullError as error:
+                    status = 503 if self._batcher is None or not self._batcher.is_alive else 429
+                    return self._error(ApiError(status, str(error), code="queue_full", headers={"Retry-After": "1"}))
                 except ClientGone:
                     response = Response(status_code=499)
+                except Exception as error:
+                    logging.getLogger("phlox.serve").exception("a request failed")
+                    return self._error(ApiError(500, f"the server failed: {type(error).__name__}; see its log"))
                 self._statuses[response.status_code] += 1
                 return response
 
