@@ -21,7 +21,7 @@ __getattr__, __dir__ = lazily(
     {
         "bert": "Bert BertClassifier BertClassifierConfig BertConfig BertMaskedLm BertMaskedLmConfig",
         "causal": "CausalConfig CausalModel",
-        "decoder": "Decoder DecoderConfig",
+        "decoder": "Decoder DecoderConfig ExpertsConfig LatentConfig",
         "digits": "DigitsConfig DigitsNet",
         "gpt": "Gpt GptConfig",
         "llama": "Llama LlamaConfig",

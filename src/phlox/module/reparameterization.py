@@ -145,7 +145,7 @@ class Site(NamedTuple):
         """
         axis = getattr(self.layer, "_phlox_output_axis", None)
         ndim = len(self.param.shape)
-        return axis if axis is not None else (1 if ndim == 2 else 0)
+        return axis % ndim if axis is not None else (1 if ndim == 2 else 0)
 
 
 Rule: TypeAlias = Callable[[Any], Reparameterization]

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from phlox.nn.flatten import *
     from phlox.nn.initializer import *
     from phlox.nn.key_value_cache import *
+    from phlox.nn.latent_attention import *
     from phlox.nn.linear import *
     from phlox.nn.loss import *
+    from phlox.nn.mixture_of_experts import *
     from phlox.nn.multi_head_attention import *
     from phlox.nn.norm import *
     from phlox.nn.pool import *
@@ -55,6 +57,7 @@ __getattr__, __dir__ = lazily(
             "Constant Dirac Eye Initializer KaimingNormal KaimingUniform LecunNormal LecunUniform Normal Ones "
             "Orthogonal Sparse TruncatedNormal Uniform XavierNormal XavierUniform Zeros"
         ),
+        "latent_attention": "LatentAttention LatentAttentionConfig",
         "linear": "Linear LinearConfig",
         "loss": (
             "BinaryCrossEntropyLoss BinaryCrossEntropyLossConfig BinaryCrossEntropyWithLogitsLoss "
@@ -68,6 +71,10 @@ __getattr__, __dir__ = lazily(
             "nll_loss poisson_nll_loss smooth_l1_loss triplet_margin_loss"
         ),
         "key_value_cache": "KeyValueCache",
+        "mixture_of_experts": (
+            "ExpertLinear ExpertLinearConfig MixtureOfExperts MixtureOfExpertsConfig Router RouterConfig Routing "
+            "balance_loss"
+        ),
         "multi_head_attention": "MultiHeadAttention MultiHeadAttentionConfig",
         "norm": (
             "GroupNorm GroupNormConfig InstanceNorm InstanceNormConfig LayerNorm LayerNormConfig RmsNorm RmsNormConfig"

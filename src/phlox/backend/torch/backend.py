@@ -32,6 +32,7 @@ from phlox.backend.torch.ops import random
 from phlox.backend.torch.ops.attention import Attention, attends_narrow
 from phlox.backend.torch.ops.conv import Conv, convolves_narrow
 from phlox.backend.torch.ops.elementwise import Elementwise
+from phlox.backend.torch.ops.experts import Experts
 from phlox.backend.torch.ops.indexing import Indexing
 from phlox.backend.torch.ops.linalg import Linalg
 from phlox.backend.torch.ops.linear import Dense
@@ -186,8 +187,8 @@ def _recast(source: torch.dtype, target: torch.dtype, x: Any) -> Any:
 
 
 class Torch(
-    Elementwise, Reduction, Indexing, Sorting, Linalg, Signal, Dense, Packed, Norm, Loss, Attention, Conv, Pooling,
-    Sampling, Recurrent, Update, TracerOps, Collectives, ProcessesOfTorch, Arrays,
+    Elementwise, Reduction, Indexing, Sorting, Linalg, Signal, Dense, Packed, Experts, Norm, Loss, Attention, Conv,
+    Pooling, Sampling, Recurrent, Update, TracerOps, Collectives, ProcessesOfTorch, Arrays,
     EngineBackend,
 ):  # fmt: skip
     """The backend of PyTorch, on a CPU or a GPU; f32 by default, or f64, bf16, f16.
