@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, cast
 
 from phlox.config import Config
@@ -63,22 +63,26 @@ class Family(ABC):
     def n_layers(self, config: Any) -> int:
         """The number of layers of the model."""
 
-    def fields_from(self, settings: Settings) -> dict[str, Any]:
-        """The fields of our config that are settings."""
+    def fields_from(self, settings: Settings, entries: Sequence[Entry] | None = None) -> dict[str, Any]:
+        """The fields of our config that are settings; with `entries`, those of a config in it."""
         fields: dict[str, Any] = {}
-        for entry in self.entries:
+        for entry in self.entries if entries is None else entries:
             value = entry.read(settings, entry.theirs, entry.default)
             fields[entry.ours] = None if entry.same_as and value == fields[entry.same_as] else value
         return fields
 
-    def entries_of(self, config: Any) -> dict[str, Any]:
+    def entries_of(self, config: Any, entries: Sequence[Entry] | None = None) -> dict[str, Any]:
         """The inverse."""
         values: dict[str, Any] = {}
-        for entry in self.entries:
+        for entry in self.entries if entries is None else entries:
             other = entry.same_as or entry.saved
             value = getattr(config, other if other and getattr(config, entry.ours) is None else entry.ours)
             values[entry.theirs] = ACTIVATION_NAMES[value] if entry.read is Settings.activation else value
         return values
+
+    def former_rules(self, config: Any) -> tuple[Rule, ...]:
+        """`former`, and rules that depend on the config."""
+        return self.former
 
     def saved_prefix(self, config: Any) -> str:
         """The prefix of a model with this config in current files."""

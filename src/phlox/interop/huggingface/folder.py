@@ -16,6 +16,7 @@ from phlox.errors import ConfigError, RecordError
 from phlox.interop.adapter import Adapter, ignore
 from phlox.interop.huggingface.bert import Bert
 from phlox.interop.huggingface.decoders import DECODERS
+from phlox.interop.huggingface.experts import SPARSE_DECODERS
 from phlox.interop.huggingface.family import Family
 from phlox.interop.huggingface.gpt2 import Gpt2
 from phlox.interop.huggingface.llama import Llama
@@ -30,7 +31,7 @@ from phlox.record.dtypes import SHORT_NAMES, DType
 from phlox.record.formats.sharded import WHOLE
 from phlox.record.precision import checked_precision
 
-FAMILIES: tuple[Family, ...] = (Bert(), Gpt2(), Llama(), *DECODERS)
+FAMILIES: tuple[Family, ...] = (Bert(), Gpt2(), Llama(), *DECODERS, *SPARSE_DECODERS)
 
 _DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
@@ -229,7 +230,7 @@ def _flat(record: Record) -> Record:
 
 def cleaned(family: Family, config: Any, record: Record, prefix: str, folder: Path) -> Record:
     """The record with current names, without entries that are not weights of the model, and without duplicates."""
-    rules = [*family.former, *(ignore(pattern) for pattern in family.ignored(config))]
+    rules = [*family.former_rules(config), *(ignore(pattern) for pattern in family.ignored(config))]
     record = _flat(Adapter(rules).read(record, strict=False))
     entries = {path: record[path] for path in record}
     for name, other in family.ties(config, prefix):

@@ -86,8 +86,8 @@ class Settings:
     def table(self, key: str) -> Settings | None:
         """An object, if there is one."""
         value = self._typed(key, None, (dict,), "an object")
-        if value is None:
-            return None
+        if value is None or key in self._tables:
+            return self._tables.get(key)
         table = Settings(cast("dict[str, Any]", value), f"{self.location}: {key}")
         self._tables[key] = table
         return table
