@@ -280,6 +280,10 @@ class GptOss(SparseFamily):
         n = fields["n_layers"]
         return window_fields(settings, n, default=128, types=[GLOBAL if i % 2 else LOCAL for i in range(n)])
 
+    def settings_of(self, config: DecoderConfig) -> dict[str, Any]:
+        """See `Family.settings_of`."""
+        return {**super().settings_of(config), "sliding_window": config.window or self.default_window}
+
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
         """See `CausalFamily.further_fields`."""
         if not settings.data.keys() & {"rope_scaling", "rope_parameters"}:
@@ -425,7 +429,7 @@ class DeepseekV2(SparseFamily):
         first = config.n_layers - len(sparse)
         if sparse != tuple(range(first, config.n_layers)) or shared % 1:
             raise ConfigError(
-                f"a {self.model_type} has experts in all layers but the first ones, and shared experts as wide as them, "
+                f"a {self.model_type} has experts in all layers but the first, and shared experts as wide as them, "
                 f"got layers={experts.layers} and d_shared={experts.d_shared}"
             )
         if config.attention_scale is not None:
