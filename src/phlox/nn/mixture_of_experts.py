@@ -9,6 +9,7 @@ from phlox.backend import DeviceLike, Float, Int
 from phlox.config import config_of
 from phlox.errors import ConfigError
 from phlox.module import Module, Param
+from phlox.module.reparameterization import computed
 from phlox.nn.initializer import Initializer, KaimingUniform, Zeros
 from phlox.nn.linear import Linear
 from phlox.tensor import Tensor, arange, functional, where
@@ -191,7 +192,10 @@ class ExpertLinear(Module):
 
     def __call__(self, x: Tensor, experts: Tensor[Any, Any, Int]) -> Tensor:
         bias = None if self.bias is None else self.bias.val()
-        return functional.expert_linear(x, self.weight.val(), experts, bias)
+        weight = self.weight
+        if weight.__class__ is Param:
+            return functional.expert_linear(x, weight.val(), experts, bias)
+        return computed(weight).expert_linear(x, experts, bias)
 
 
 class ExpertLinearConfig(config_of(ExpertLinear)):
