@@ -90,7 +90,7 @@ def test_experts_are_read_as_stacks_too(case: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(model(px.tensor(TOKENS, device="numpy")).numpy(), expected, atol=1e-5)
 
 
-def test_weights_of_4_bits_become_floats(tmp_path: Path) -> None:
+def test_weights_of_4_bits_stay_packed(tmp_path: Path) -> None:
     # The sizes are whole groups of 32.
     torch, _, reference = theirs("GptOss", {**GPT_OSS, "hidden_size": 64, "intermediate_size": 32, "head_dim": 16})
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
@@ -112,8 +112,17 @@ def test_weights_of_4_bits_become_floats(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(settings))
     with torch.no_grad():
         expected = reference(torch.tensor(TOKENS)).logits.numpy()
-    model = huggingface.load(tmp_path, device="numpy")
-    np.testing.assert_allclose(model(px.tensor(TOKENS, device="numpy")).numpy(), expected, atol=1e-5)
+    for backend in ("numpy", "torch"):
+        model = huggingface.load(tmp_path, device=backend)
+        assert list(model.blocks[0].experts.gate.weight.codes) == ["e2m1_g32"]
+        tokens = px.tensor(TOKENS, device=backend)
+        np.testing.assert_allclose(model(tokens).numpy(), expected, atol=1e-5)
+        cache, logits = model.init_cache(1, 16), None  # token by token, which unpacks a few matrices
+        for i in range(TOKENS.shape[1]):
+            logits, cache = model(tokens[:, i : i + 1], cache=cache)
+        np.testing.assert_allclose(logits.numpy()[:, -1], expected[:, -1], atol=1e-5)
+    with pytest.raises(ConfigError, match="packed weights of linear layers alone"):
+        huggingface.save(model, tmp_path)
 
 
 def test_losses_of_routers_are_theirs(tmp_path: Path) -> None:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
-from phlox.backend.contract.nn.packed import CODINGS
-from phlox.errors import ConfigError, RecordError
+from phlox.errors import ConfigError
 from phlox.interop.adapter import Rule, rename
 from phlox.interop.adapter.layout import Alternating, Parts, Reversed, Stacked, Then, Transposed
 from phlox.interop.adapter.pattern import Pattern
@@ -33,7 +29,6 @@ from phlox.interop.huggingface.family import Entry
 from phlox.interop.huggingface.rotary import GLOBAL, LOCAL, window_fields
 from phlox.interop.huggingface.settings import Settings
 from phlox.models import DecoderConfig, ExpertsConfig, LatentConfig
-from phlox.record import LazyTensor
 
 TOP_K = Entry("num_experts_per_tok", "top_k", Settings.whole, 2)
 WIDTH = Entry("moe_intermediate_size", "d_hidden", Settings.whole, 768)
@@ -223,30 +218,6 @@ class Qwen3Moe(_QwenMoe):
         return {**super().settings_of(config), "use_sliding_window": window is not None, "sliding_window": window}
 
 
-@dataclass(frozen=True, slots=True)
-class Mxfp4:
-    """Codes [n, outputs, groups, 16], two in a byte, and scales [n, outputs, groups]: floats [n, inputs, outputs]."""
-
-    def forward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
-        """See `Layout`."""
-        blocks, scales = tensors
-        if len(blocks.shape) != 4 or blocks.shape[:3] != scales.shape:
-            raise RecordError(f"blocks of shape {blocks.shape} do not fit scales of shape {scales.shape}")
-        n, outputs, groups, size = blocks.shape
-
-        def unpacked() -> Any:
-            codes: Any = blocks.read()
-            pairs = CODINGS["e2m1"].levels[np.stack([codes & 15, codes >> 4], -1).reshape(n, outputs, groups, 2 * size)]
-            floats = pairs * CODINGS["e8m0"].levels[scales.read()][..., None]
-            return floats.reshape(n, outputs, groups * 2 * size).swapaxes(1, 2)
-
-        return [LazyTensor.from_function((n, groups * 2 * size, outputs), "float32", unpacked, blocks.path)]
-
-    def backward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
-        """See `Layout`."""
-        raise RecordError("weights are not saved as mxfp4")
-
-
 class GptOss(SparseFamily):
     """Attention with sinks, a window in every other layer, biases everywhere, and clipped gates."""
 
@@ -310,13 +281,8 @@ class GptOss(SparseFamily):
         ]
 
     def former_rules(self, config: DecoderConfig) -> tuple[Rule, ...]:
-        """See `Family.former_rules`: weights of 4 bits, which become floats."""
-        return tuple(
-            [
-                Rule((Pattern(f"{name}_blocks"), Pattern(f"{name}_scales")), (Pattern(name),), Mxfp4())
-                for name in ("**.mlp.experts.gate_up_proj", "**.mlp.experts.down_proj")
-            ]
-        )
+        """See `Family.former_rules`."""
+        return self.former
 
 
 def _nullable(settings: Settings, key: str, default: Any) -> Any:

@@ -22,6 +22,7 @@ from phlox.interop.huggingface.gpt2 import Gpt2
 from phlox.interop.huggingface.llama import Llama
 from phlox.interop.huggingface.quantized.loading import Method, described, method_of, quantized, with_packed
 from phlox.interop.huggingface.quantized.matrix import Stored
+from phlox.interop.huggingface.quantized.mxfp4 import stacks_in, with_stacks
 from phlox.interop.huggingface.quantized.saving import computed_sites, saved, wholes_of
 from phlox.interop.huggingface.settings import Settings, read_settings
 from phlox.module import Module
@@ -43,7 +44,8 @@ def load(folder: str | os.PathLike[str], *, device: DeviceLike | None = None) ->
 
     The folder contains `config.json` and weights, in the first of these files that exists: `model.safetensors`,
     `model.safetensors.index.json` with its shards, `pytorch_model.bin`, `pytorch_model.bin.index.json`. GPT-2, Llama,
-    ten families of decoders and BERT are supported, see docs/interop.md. The precision is that of the device's backend.
+    sixteen families of decoders and BERT are supported, see docs/interop.md. The precision is that of the device's
+    backend.
 
     Raises `ConfigError` for a config that is missing, damaged or not supported. Raises `RecordError` for weights that
     are missing, damaged or do not fit the config, all at once and by the names in the file.
@@ -197,6 +199,7 @@ def _loaded(path: Path, family: Family, config: Any, method: Method | None, devi
     if method is not None:
         record, stored = quantized(record, method)
         record = record.with_entries(described(stored, family.inputs_first))
+    record, stacks = stacks_in(record)
     config = family.fitted(config, record)
     if family.n_layers(config) > len(record):  # check before so many layers are created
         raise RecordError(
@@ -208,11 +211,11 @@ def _loaded(path: Path, family: Family, config: Any, method: Method | None, devi
     adapter = family.adapter(config, prefix)
     model = config.init(device)
     check_weights(model, adapter, record, path)
-    if not stored:
+    if not stored and not stacks:
         return model.load_record(adapter.read(record))
-    rest = {path: record[path] for path in record if path not in stored}
+    rest = {path: record[path] for path in record if path not in stored and path not in stacks}
     model.load_record(adapter.read(Record(rest, record.metadata)), strict=False)
-    return with_packed(model, adapter, stored, family.inputs_first)
+    return with_stacks(with_packed(model, adapter, stored, family.inputs_first), adapter, stacks)
 
 
 def _weights(folder: Path) -> Path:

@@ -48,7 +48,7 @@ def method_of(settings: Settings) -> Method | None:
     own = settings.table("quantization_config")
     if own is None or not own.data:
         return None
-    if own.data.get("quant_method") == "mxfp4":  # of gpt-oss, whose family reads them as floats
+    if own.data.get("quant_method") == "mxfp4":  # of gpt-oss, see `mxfp4`
         return None
     name = own.text("quant_method", "bitsandbytes" if own.data.keys() & _OLD else "")
     if name not in _METHODS:
