@@ -135,8 +135,40 @@ def test_a_correction_balances_without_a_loss() -> None:
         layer.router.balance(layer.with_routing(x)[1], rate=0.01)
     after = layer.with_routing(x)[1].load
     assert after.max().item() < before.max().item() and after.max().item() < 0.6
+    training = layer_of({"correction": True}, Autodiff(NumPy())).train()
+
+    @px.compile
+    def step(layer: Any, x: Any) -> Any:
+        y, routing = layer.with_routing(x)
+        y.sum().backward()
+        layer.router.balance(routing)
+        return layer
+
+    corrected = step(training, x.to_device(Autodiff(NumPy()).device()))
+    assert (
+        corrected.router.correction.val() - layer_of({"correction": True}, NumPy()).router.correction.val()
+    ).abs().max() > 5e-4
     with pytest.raises(ConfigError, match="correction=True"):
         px.nn.Router(8, 4, 2).balance(layer.with_routing(x)[1])
+
+
+@pytest.mark.parametrize(
+    "backend", [Torch(float="bf16"), pytest.param(Jax(float="bf16"), marks=pytest.mark.full)], ids=repr
+)
+def test_half_precision_routes_at_full(backend: Backend) -> None:
+    experts = ExpertsConfig(n_experts=4, top_k=2, balance=0.5)
+    config = DecoderConfig(vocabulary=20, context=8, n_layers=1, d_model=16, n_heads=2, experts=experts)
+    model = config.init("numpy").init(0)
+    tokens = np.arange(8)[None]
+    expected = model.loss(*[px.tensor(tokens, device="numpy")] * 2).item()
+    half = config.init(Autodiff(backend).device()).load_record(model.into_record()).train()
+    given = px.tensor(tokens, device=Autodiff(backend).device())
+    loss, _ = px.value_and_grad(lambda model: model.loss(given, given))(half)
+    np.testing.assert_allclose(loss.item(), expected, rtol=0.02)
+    assert (
+        half.with_routings(given)[1][0].weights.backend.full_precision()
+        is half.with_routings(given)[1][0].weights.backend
+    )
 
 
 def test_the_loss_of_a_model_has_that_of_its_routers() -> None:

@@ -391,7 +391,8 @@ class Decoder(CausalModel[DecoderConfig, DecoderBlock]):
         if not self.balance:
             return super().loss(tokens, targets)
         x, routings = self.with_routings(tokens)
-        return functional.cross_entropy(self.logits(x), targets) + balance_loss(routings) * self.balance
+        loss = functional.cross_entropy(self.logits(x), targets)
+        return loss + balance_loss(routings).from_full_precision(loss) * self.balance
 
     def logits(self, x: Tensor) -> Tensor:
         """See `CausalModel.logits`."""

@@ -29,7 +29,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Routing(NamedTuple):
-    """The experts that a `Router` chose for each token."""
+    """The experts that a `Router` chose for each token; weights and probabilities are at full precision."""
 
     weights: Tensor
     """[..., top_k]: the factors of their results."""
@@ -42,7 +42,8 @@ class Routing(NamedTuple):
     def load(self) -> Tensor[Any, Any, Float]:
         """[n_experts]: the share of the tokens that each expert processes; the sum is top_k."""
         n = self.probabilities.shape[-1]
-        chosen = self.experts.reshape((-1, self.experts.shape[-1], 1)) == arange(n, device=self.experts.device)
+        experts = self.experts.to_full_precision()
+        chosen = experts.reshape((-1, experts.shape[-1], 1)) == arange(n, device=experts.device)
         return chosen.float().sum(1).mean(0)
 
 
@@ -294,7 +295,7 @@ class MixtureOfExperts(Module):
     def with_routing(self, x: Tensor) -> tuple[Tensor, Routing]:
         """The result, and which experts the router chose: for a loss that balances them, see `balance_loss`."""
         routing = self.router(x)
-        experts = routing.experts
+        experts = routing.experts.from_full_precision(x)
         rows = x.expand_dims(-2).broadcast_to((*experts.shape, x.shape[-1]))
         y = self.down(self._gated(self.gate(rows, experts), self.up(rows, experts)), experts)
         y = (y * routing.weights.from_full_precision(x).expand_dims(-1)).sum(-2)
