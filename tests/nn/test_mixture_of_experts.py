@@ -119,6 +119,7 @@ def test_a_balanced_router_has_the_least_loss() -> None:
     layer = layer_of({}, Autodiff(NumPy())).train()
     x = px.tensor(np.random.default_rng(0).normal(size=(256, 8)) + 0.5, kind=px.Float, device=layer.gate.weight.device)
     loads: list[float] = []
+    loss = px.tensor(0.0)
     for _ in range(60):
         loss, gradients = px.value_and_grad(lambda layer: px.nn.balance_loss([layer.with_routing(x)[1]]))(layer)
         loads.append(layer.with_routing(x)[1].load.max().item())

@@ -137,6 +137,8 @@ class Packed(Reparameterization):
     def expert_linear(self, x: Tensor, experts: Tensor[Any, Any, Int], bias: Tensor | None = None) -> Tensor:
         """See `Reparameterization.expert_linear`; of few rows, only the matrices of their experts are unpacked."""
         scales, offsets = value_of(self.scales), value_of(self.offsets)
+        if len(self.sizes) != 3:
+            return super().expert_linear(x, experts, bias)
         n, inputs, outputs = self.sizes
         numbers, words = experts.reshape((-1,)), self.words.val()
         groups = [1 if part is None else part.shape[-1] for part in (scales, offsets)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,10 @@ def test_weights_of_4_bits_stay_packed(tmp_path: Path) -> None:
         assert list(model.blocks[0].experts.gate.weight.codes) == ["e2m1_g32"]
         tokens = px.tensor(TOKENS, device=backend)
         np.testing.assert_allclose(model(tokens).numpy(), expected, atol=1e-5)
-        cache, logits = model.init_cache(1, 16), None  # token by token, which unpacks a few matrices
-        for i in range(TOKENS.shape[1]):
+        logits, cache = model(
+            tokens[:, :1], cache=model.init_cache(1, 16)
+        )  # token by token, which unpacks a few matrices
+        for i in range(1, TOKENS.shape[1]):
             logits, cache = model(tokens[:, i : i + 1], cache=cache)
         np.testing.assert_allclose(logits.numpy()[:, -1], expected[:, -1], atol=1e-5)
     with pytest.raises(ConfigError, match="packed weights of linear layers alone"):
@@ -137,6 +140,49 @@ def test_losses_of_routers_are_theirs(tmp_path: Path) -> None:
     x, routings = model.with_routings(ours)
     loss = px.functional.cross_entropy(model.logits(x)[:, :-1], ours[:, 1:]) + px.nn.balance_loss(routings) * 0.1
     np.testing.assert_allclose(loss.item(), expected, rtol=1e-5)
+
+
+REAL: dict[str, tuple[dict[str, Any], int]] = {
+    "DeepSeek-V3": ({
+        "model_type": "deepseek_v3", "aux_loss_alpha": 0.001, "ep_size": 1, "first_k_dense_replace": 3,
+        "hidden_size": 7168, "intermediate_size": 18432, "kv_lora_rank": 512, "max_position_embeddings": 163840,
+        "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 8, "n_routed_experts": 256,
+        "n_shared_experts": 1, "norm_topk_prob": True, "num_attention_heads": 128, "num_experts_per_tok": 8,
+        "num_hidden_layers": 61, "num_key_value_heads": 128, "num_nextn_predict_layers": 1, "q_lora_rank": 1536,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rope_theta": 10000, "routed_scaling_factor": 2.5,
+        "rope_scaling": {
+            "beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 4096, "type": "yarn",
+        },
+        "scoring_func": "sigmoid", "seq_aux": True, "topk_group": 4, "topk_method": "noaux_tc", "v_head_dim": 128,
+        "vocab_size": 129280,
+    }, 671026419200),
+    "gpt-oss-20b": ({
+        "model_type": "gpt_oss", "experts_per_token": 4, "hidden_size": 2880, "initial_context_length": 4096,
+        "intermediate_size": 2880, "layer_types": ["sliding_attention", "full_attention"] * 12,
+        "max_position_embeddings": 131072, "num_attention_heads": 64, "num_experts_per_tok": 4,
+        "num_hidden_layers": 24, "num_key_value_heads": 8, "num_local_experts": 32, "rope_theta": 150000,
+        "rope_scaling": {
+            "beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
+            "rope_type": "yarn", "truncate": False,
+        },
+        "quantization_config": {"quant_method": "mxfp4"}, "swiglu_limit": 7.0, "vocab_size": 201088,
+    }, 20914757184),
+    "Qwen3-30B-A3B": ({
+        "model_type": "qwen3_moe", "decoder_sparse_step": 1, "head_dim": 128, "hidden_size": 2048,
+        "intermediate_size": 6144, "max_position_embeddings": 40960, "max_window_layers": 48, "mlp_only_layers": [],
+        "moe_intermediate_size": 768, "norm_topk_prob": True, "num_attention_heads": 32, "num_experts": 128,
+        "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_key_value_heads": 4, "rope_theta": 1000000.0,
+        "vocab_size": 151936,
+    }, 30532122624),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_configs_of_published_models_have_their_number_of_parameters(name: str) -> None:
+    settings, count = REAL[name]
+    model: Any = huggingface.config_from(settings)
+    assert sum(math.prod(param.shape) for param in model.init("numpy").params()) == count
 
 
 def test_what_a_family_does_not_have_is_refused(tmp_path: Path) -> None:

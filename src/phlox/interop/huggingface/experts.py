@@ -28,7 +28,7 @@ from phlox.interop.huggingface.decoders import (
 from phlox.interop.huggingface.family import Entry
 from phlox.interop.huggingface.rotary import GLOBAL, LOCAL, window_fields
 from phlox.interop.huggingface.settings import Settings
-from phlox.models import DecoderConfig, ExpertsConfig, LatentConfig
+from phlox.models import DecoderConfig, ExpertsConfig, LatentConfig, YarnScaling
 
 TOP_K = Entry("num_experts_per_tok", "top_k", Settings.whole, 2)
 WIDTH = Entry("moe_intermediate_size", "d_hidden", Settings.whole, 768)
@@ -257,11 +257,10 @@ class GptOss(SparseFamily):
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
         """See `CausalFamily.further_fields`."""
-        if not settings.data.keys() & {"rope_scaling", "rope_parameters"}:
-            settings.data["rope_parameters"] = {  # the default of `transformers`
-                "rope_type": "yarn", "factor": 32.0, "truncate": False, "original_max_position_embeddings": 4096,
-            }  # fmt: skip
-        return super().further_fields(settings, fields)
+        further = super().further_fields(settings, fields)
+        if settings.get("rope_scaling", None) is None and settings.get("rope_parameters", None) is None:
+            further["rotary_scaling"] = YarnScaling(factor=32.0, context=4096, truncate=False)  # as in `transformers`
+        return further
 
     def further_rules(self, config: DecoderConfig) -> list[Rule]:
         """See `DecoderFamily.further_rules`: all experts are stacked, and gates alternate with the hidden layer."""
