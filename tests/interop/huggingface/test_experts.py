@@ -118,14 +118,25 @@ def test_weights_of_4_bits_stay_packed(tmp_path: Path) -> None:
         assert list(model.blocks[0].experts.gate.weight.codes) == ["e2m1_g32"]
         tokens = px.tensor(TOKENS, device=backend)
         np.testing.assert_allclose(model(tokens).numpy(), expected, atol=1e-5)
-        logits, cache = model(
-            tokens[:, :1], cache=model.init_cache(1, 16)
-        )  # token by token, which unpacks a few matrices
+        logits, cache = model(tokens[:, :1], cache=model.init_cache(1, 16))  # unpacks a few matrices
         for i in range(1, TOKENS.shape[1]):
             logits, cache = model(tokens[:, i : i + 1], cache=cache)
         np.testing.assert_allclose(logits.numpy()[:, -1], expected[:, -1], atol=1e-5)
     with pytest.raises(ConfigError, match="packed weights of linear layers alone"):
         huggingface.save(model, tmp_path)
+
+
+def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None:
+    torch, _, reference = theirs("DeepseekV3", {**DEEPSEEK, "n_group": 1, "topk_group": 1})
+    reference.save_pretrained(tmp_path)
+    safetensors = pytest.importorskip("safetensors.torch")
+    tensors = safetensors.load_file(tmp_path / "model.safetensors")
+    further = {
+        name.replace("layers.2.", "layers.3."): part.clone() for name, part in tensors.items() if ".layers.2." in name
+    }
+    further["model.layers.3.eh_proj.weight"] = torch.ones(3, 3)
+    safetensors.save_file({**tensors, **further}, tmp_path / "model.safetensors", {"format": "pt"})
+    assert len(huggingface.load(tmp_path, device="numpy").blocks) == 3
 
 
 def test_losses_of_routers_are_theirs(tmp_path: Path) -> None:
