@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from phlox.nn.key_value_cache import *
     from phlox.nn.latent_attention import *
     from phlox.nn.linear import *
+    from phlox.nn.linear_cross_entropy import *
     from phlox.nn.loss import *
     from phlox.nn.mixture_of_experts import *
     from phlox.nn.multi_head_attention import *
@@ -59,6 +60,7 @@ __getattr__, __dir__ = lazily(
         ),
         "latent_attention": "LatentAttention LatentAttentionConfig",
         "linear": "Linear LinearConfig",
+        "linear_cross_entropy": "linear_cross_entropy_loss",
         "loss": (
             "BinaryCrossEntropyLoss BinaryCrossEntropyLossConfig BinaryCrossEntropyWithLogitsLoss "
             "BinaryCrossEntropyWithLogitsLossConfig CosineSimilarity CosineSimilarityConfig CrossEntropyLoss "
