@@ -24,8 +24,9 @@ from phlox.nn import (
     RotaryEncoding,
     Routing,
     balance_loss,
+    linear_cross_entropy_loss,
 )
-from phlox.tensor import Tensor, functional
+from phlox.tensor import Tensor
 
 __all__ = ["Decoder", "DecoderConfig", "ExpertsConfig", "LatentConfig"]
 
@@ -391,7 +392,7 @@ class Decoder(CausalModel[DecoderConfig, DecoderBlock]):
         if not self.balance:
             return super().loss(tokens, targets)
         x, routings = self.with_routings(tokens)
-        loss = functional.cross_entropy(self.logits(x), targets)
+        loss = linear_cross_entropy_loss(x, self.logits, targets, classes=self.config.vocabulary)
         return loss + balance_loss(routings).from_full_precision(loss) * self.balance
 
     def logits(self, x: Tensor) -> Tensor:
