@@ -11,10 +11,13 @@ if TYPE_CHECKING:
     from phlox.models.causal import *
     from phlox.models.decoder import *
     from phlox.models.digits import *
+    from phlox.models.encoder import *
+    from phlox.models.encoder_heads import *
     from phlox.models.gpt import *
     from phlox.models.llama import *
     from phlox.models.recipe import *
     from phlox.models.rotary_scaling import *
+    from phlox.models.sentences import *
 
 __getattr__, __dir__ = lazily(
     __name__,
@@ -23,9 +26,12 @@ __getattr__, __dir__ = lazily(
         "causal": "CausalConfig CausalModel",
         "decoder": "Decoder DecoderConfig",
         "digits": "DigitsConfig DigitsNet",
+        "encoder": "BlocksConfig Encoder EncoderConfig",
+        "encoder_heads": "EncoderClassifier EncoderClassifierConfig EncoderMaskedLm EncoderMaskedLmConfig",
         "gpt": "Gpt GptConfig",
         "llama": "Llama LlamaConfig",
         "recipe": "DigitsRecipe DigitsRun DigitsTraining Verification",
         "rotary_scaling": "DynamicScaling LinearScaling Llama3Scaling LongScaling YarnScaling",
+        "sentences": "PoolingName SentenceEncoder SentenceEncoderConfig SentenceLayerConfig pool",
     },
 )

@@ -16,6 +16,7 @@ from phlox.errors import ConfigError, RecordError
 from phlox.interop.adapter import Adapter, ignore
 from phlox.interop.huggingface.bert import Bert
 from phlox.interop.huggingface.decoders import DECODERS
+from phlox.interop.huggingface.encoders import ENCODERS
 from phlox.interop.huggingface.family import Family
 from phlox.interop.huggingface.gpt2 import Gpt2
 from phlox.interop.huggingface.llama import Llama
@@ -30,7 +31,7 @@ from phlox.record.dtypes import SHORT_NAMES, DType
 from phlox.record.formats.sharded import WHOLE
 from phlox.record.precision import checked_precision
 
-FAMILIES: tuple[Family, ...] = (Bert(), Gpt2(), Llama(), *DECODERS)
+FAMILIES: tuple[Family, ...] = (Bert(), Gpt2(), Llama(), *DECODERS, *ENCODERS)
 
 _DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 

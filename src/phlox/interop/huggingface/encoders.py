@@ -1,0 +1,477 @@
+"""The families of encoders of texts: each is the names of its settings and weights, and what its models share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+from phlox.errors import ConfigError
+from phlox.interop.adapter import Adapter, Rule, rename, split
+from phlox.interop.huggingface.family import Entry, Family, dense, norm
+from phlox.interop.huggingface.rotary import GLOBAL, LOCAL
+from phlox.interop.huggingface.settings import ACTIVATION_NAMES, Settings
+from phlox.models import EncoderClassifierConfig, EncoderConfig, EncoderMaskedLmConfig
+
+Names = Sequence[tuple[str, str]]
+"""Names of theirs, and ours."""
+
+SIZES = (
+    Entry("vocab_size", "vocabulary", Settings.whole, 30522),
+    Entry("max_position_embeddings", "context", Settings.whole, 512),
+    Entry("num_hidden_layers", "n_layers", Settings.whole, 12),
+    Entry("hidden_size", "d_model", Settings.whole, 768),
+    Entry("num_attention_heads", "n_heads", Settings.whole, 12),
+    Entry("intermediate_size", "d_hidden", Settings.whole, 3072, saved="hidden_width"),
+    Entry("hidden_dropout_prob", "dropout", Settings.number, 0.1),
+    Entry("attention_probs_dropout_prob", "attention_dropout", Settings.number, 0.1, same_as="dropout"),
+    Entry("hidden_act", "activation", Settings.activation, "gelu"),
+    Entry("layer_norm_eps", "epsilon", Settings.number, 1e-12),
+    Entry("initializer_range", "init_std", Settings.number, 0.02),
+)
+PADDING = Entry("pad_token_id", "padding_index", Settings.whole, None)
+SEGMENTS = Entry("type_vocab_size", "segments", Settings.whole, 2)
+
+_EMBEDDINGS = (
+    ("embeddings.word_embeddings.weight", "tokens.weight"),
+    ("embeddings.position_embeddings.weight", "positions"),
+    ("embeddings.token_type_embeddings.weight", "segments.weight"),
+)
+_LINEARS = (
+    ("attention.self.query", "attention.query"),
+    ("attention.self.key", "attention.key"),
+    ("attention.self.value", "attention.value"),
+    ("attention.output.dense", "attention.out"),
+    ("intermediate.dense", "up"),
+    ("output.dense", "down"),
+)
+_NORMS = (("attention.output.LayerNorm", "norm_1"), ("output.LayerNorm", "norm_2"))
+_KINDS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+_UNCOMPARED = ("pooler", "family", "d_hidden", "attention_dropout", "dropout", "activation", "encoder", "bert")
+"""Fields whose difference shows in another way, or not at all."""
+
+
+def kinds_of(name: str, *others: str) -> tuple[str, ...]:
+    """The architectures of a family: the model alone, and with each head."""
+    return (*[f"{name}{kind}" for kind in _KINDS], *others)
+
+
+class EncoderFamily(Family):
+    """The base: names as BERT's."""
+
+    configs = (EncoderConfig, EncoderMaskedLmConfig, EncoderClassifierConfig)
+    unsupported = (
+        ("position_embedding_type", "absolute", "positions would have no absolute embeddings"),
+        ("is_decoder", False, "each token would see only the previous ones"),
+        ("is_causal", False, "each token would see only the previous ones"),
+    )
+    harmless = frozenset({"tie_word_embeddings"})  # the head for masked tokens alone is tied
+    inner: ClassVar[str] = "encoder"
+    """The field of our config, and of our model, that is the encoder."""
+    default_padding: ClassVar[int | None] = 0
+    constants: ClassVar[dict[str, Any]] = {}
+    """Fields of our config that are the same in all models of the family, if they are not the default."""
+    masked: ClassVar[dict[str, Any]] = {}
+    """Such fields of the config of the model that predicts masked tokens."""
+    hidden: ClassVar[dict[str, Any]] = {}
+    """Such fields of the config of the model that classifies texts."""
+    with_pooler: ClassVar[tuple[str, ...]] = ("Model",)
+    """The kinds of models that have a pooler."""
+    embeddings: ClassVar[Names] = _EMBEDDINGS
+    norm_of_embeddings: ClassVar[str] = "embeddings.LayerNorm"
+    layers: ClassVar[str] = "encoder.layer"
+    linears: ClassVar[Names] = _LINEARS
+    norms: ClassVar[Names] = _NORMS
+    masked_linears: ClassVar[Names] = (("lm_head.dense", "transform"),)
+    masked_norms: ClassVar[Names] = (("lm_head.layer_norm", "norm"),)
+    masked_bias: ClassVar[str] = "lm_head.bias"
+    decoder: ClassVar[str] = "lm_head.decoder"
+    """The layer that is the transpose of the embedding."""
+    text_linears: ClassVar[Names] = (("classifier.dense", "transform"), ("classifier.out_proj", "head"))
+    """The layers of the head of a model that classifies texts."""
+    token_linears: ClassVar[Names] = (("classifier", "head"),)
+    """The layers of the head of a model that classifies tokens."""
+
+    def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields of our config that take more than one setting."""
+        return {}
+
+    def masked_options(self, settings: Settings) -> dict[str, Any]:
+        """The fields of the config of a model that predicts masked tokens."""
+        return self.masked
+
+    def classifier_options(self, settings: Settings, by_token: bool) -> dict[str, Any]:
+        """The fields of the config of a model that classifies."""
+        return {"dropout": settings.number("classifier_dropout", None), **({} if by_token else self.hidden)}
+
+    def config_from(self, settings: Settings, architecture: str) -> Any:
+        """See `Family.config_from`."""
+        base, masked, classifier = self.configs
+        fields = {**self.constants, **self.fields_from(settings)}
+        if "pad_token_id" not in settings.data and "padding_index" not in self.constants:
+            fields["padding_index"] = self.default_padding
+        if base is EncoderConfig:
+            fields["family"] = self.model_type
+        if fields.get("positions") == "counted" and fields["padding_index"] is not None:
+            fields["context"] -= fields["padding_index"] + 1
+        fields |= self.further_fields(settings, fields)
+        encoder = base(**fields, pooler=architecture.endswith(self.with_pooler))
+        if architecture.endswith(("ForMaskedLM", "ForPreTraining")):
+            settings.only("tie_word_embeddings", True, "the head for masked tokens is the transpose of the embedding")
+            return masked(encoder, **self.masked_options(settings))
+        if architecture.endswith("Model"):
+            return encoder
+        names = settings.table("id2label")
+        classes = settings.whole("num_labels", 2) if names is None else len(names.data)
+        by_token = architecture.endswith("ForTokenClassification")
+        options = self.classifier_options(settings, by_token)
+        return classifier(encoder, classes=classes, by_token=by_token, **options)
+
+    def encoder_of(self, config: Any) -> Any:
+        """The config of the encoder of a model with this config."""
+        return config if isinstance(config, self.configs[0]) else getattr(config, self.inner)
+
+    def architecture_for(self, config: Any) -> str:
+        """The architecture of `transformers` for this config."""
+        if isinstance(config, self.configs[0]):
+            return self.architectures[0]
+        if isinstance(config, self.configs[1]):
+            return self.architectures[1]
+        return self.architectures[3 if config.by_token else 2]
+
+    def settings_of(self, config: Any) -> dict[str, Any]:
+        """See `Family.settings_of`."""
+        encoder, architecture = self.encoder_of(config), self.architecture_for(config)
+        name = type(config).__name__.removesuffix("Config")
+        if encoder.pooler and not architecture.endswith(self.with_pooler):
+            raise ConfigError(
+                f"a {name} with a pooler cannot be saved as a {architecture}; create it with pooler=False"
+            )
+        result = {"architectures": [architecture], **self.entries_of(encoder), "tie_word_embeddings": True}
+        if self.constants.get("positions") == "counted":
+            result["max_position_embeddings"] += (encoder.padding_index or 0) + 1
+        result |= self.further_settings(config)
+        if isinstance(config, self.configs[2]):
+            labels = {f"LABEL_{i}": i for i in range(config.classes)}
+            result |= {"id2label": {str(i): label for label, i in labels.items()}, "label2id": labels}
+        again = self.config_from(Settings(result), architecture)
+        for ours, theirs in ((config, again), (encoder, self.encoder_of(again))):
+            for field, value in vars(ours).items():
+                if field not in _UNCOMPARED and value != getattr(theirs, field):
+                    raise ConfigError(
+                        f"a model with {field}={value!r} cannot be saved as {self.model_type}, whose models have "
+                        f"{getattr(theirs, field)!r}"
+                    )
+        return result
+
+    def further_settings(self, config: Any) -> dict[str, Any]:
+        """The inverse of `further_fields` and of the options of the heads."""
+        return {"classifier_dropout": config.dropout} if isinstance(config, self.configs[2]) else {}
+
+    def adapter(self, config: Any, prefix: str) -> Adapter:
+        """See `Family.adapter`."""
+        rules = [rename(theirs, ours) for theirs, ours in self.embeddings]
+        rules += [*norm(self.norm_of_embeddings, "norm"), *dense("pooler.dense", "pooler"), *self.further_rules()]
+        for theirs, ours in self.linears:
+            rules += dense(f"{self.layers}.*.{theirs}", f"blocks.*.{ours}")
+        for theirs, ours in self.norms:
+            rules += norm(f"{self.layers}.*.{theirs}", f"blocks.*.{ours}")
+        if isinstance(config, self.configs[0]):
+            return Adapter(rules).under(prefix, "")
+        linears, norms = (
+            self.token_linears if getattr(config, "by_token", False) else self.text_linears,
+            self.masked_norms,
+        )
+        rules = list(Adapter(rules).under(prefix, self.inner).rules)
+        if isinstance(config, self.configs[1]):
+            linears = self.masked_linears
+            rules.append(rename(self.masked_bias, "bias"))
+        rules += [rule for theirs, ours in linears for rule in dense(theirs, ours)]
+        return Adapter([*rules, *[rule for theirs, ours in norms for rule in norm(theirs, ours)]])
+
+    def further_rules(self) -> list[Rule]:
+        """Rules of the encoder that are neither of a linear map nor of a normalization."""
+        return []
+
+    def n_layers(self, config: Any) -> int:
+        """See `Family.n_layers`."""
+        return self.encoder_of(config).n_layers
+
+    def saved_prefix(self, config: Any) -> str:
+        """See `Family.saved_prefix`."""
+        return "" if isinstance(config, self.configs[0]) else self.prefix
+
+    def ignored(self, config: Any) -> tuple[str, ...]:
+        """See `Family.ignored`: the position indices, and a pooler that the model does not have."""
+        return ("**.position_ids", *(() if self.encoder_of(config).pooler else ("**.pooler.dense.*",)))
+
+    def ties(self, config: Any, prefix: str) -> tuple[tuple[str, str], ...]:
+        """See `Family.ties`."""
+        if not isinstance(config, self.configs[1]):
+            return ()
+        tokens = f"{prefix}.{self.embeddings[0][0]}" if prefix else self.embeddings[0][0]
+        bias = () if self.masked_bias == f"{self.decoder}.bias" else ((f"{self.decoder}.bias", self.masked_bias),)
+        return ((f"{self.decoder}.weight", tokens), *bias)
+
+    def fitted(self, config: Any, paths: Iterable[str]) -> Any:
+        """See `Family.fitted`: a model may have no pooler, which its config does not say."""
+        if isinstance(config, self.configs[0]) and not any("pooler." in path for path in paths):
+            return config.replace(pooler=False)
+        return config
+
+
+class Roberta(EncoderFamily):
+    """Positions are counted over the tokens that are not padding."""
+
+    model_type = "roberta"
+    architectures = kinds_of("Roberta")
+    prefix = "roberta"
+    entries = (*SIZES, SEGMENTS, PADDING)
+    default_padding = 1
+    constants: ClassVar = {"positions": "counted"}
+    masked: ClassVar = {"activation": "gelu"}
+    hidden: ClassVar = {"hidden": "tanh"}
+
+
+class XlmRoberta(Roberta):
+    """RoBERTa in many languages."""
+
+    model_type = "xlm-roberta"
+    architectures = kinds_of("XLMRoberta")
+
+
+class Camembert(Roberta):
+    """RoBERTa in French."""
+
+    model_type = "camembert"
+    architectures = kinds_of("Camembert")
+
+
+class MpNet(EncoderFamily):
+    """Counted positions, and numbers that distances add to the scores of all layers; no segments."""
+
+    model_type = "mpnet"
+    architectures = kinds_of("MPNet")
+    prefix = "mpnet"
+    entries = SIZES
+    unsupported = (
+        *EncoderFamily.unsupported,
+        ("relative_attention_num_buckets", 32, "transformers itself always uses 32"),
+    )
+    constants: ClassVar = {"positions": "counted", "padding_index": 1, "segments": None, "distance_bias": True}
+    masked: ClassVar = {"activation": "gelu"}
+    hidden: ClassVar = {"hidden": "tanh"}
+    embeddings = (*_EMBEDDINGS[:2], ("encoder.relative_attention_bias.weight", "distances.weight"))
+    linears = (
+        *[
+            (f"attention.attn.{a}", f"attention.{b}")
+            for a, b in zip("qkvo", ("query", "key", "value", "out"), strict=True)
+        ],
+        *_LINEARS[-2:],
+    )
+    norms = (("attention.LayerNorm", "norm_1"), ("output.LayerNorm", "norm_2"))
+
+
+class Electra(EncoderFamily):
+    """Embeddings may be narrower than the model; there is no pooler."""
+
+    model_type = "electra"
+    architectures = kinds_of("Electra")
+    prefix = "electra"
+    entries = (
+        *SIZES,
+        Entry("embedding_size", "d_embedding", Settings.whole, 128, saved="embedding_width"),
+        SEGMENTS,
+        PADDING,
+    )
+    harmless = frozenset({
+        "summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout", "tie_word_embeddings",
+    })  # fmt: skip
+    with_pooler = ("-",)
+    masked: ClassVar = {"activation": "gelu"}
+    hidden: ClassVar = {"hidden": "gelu"}
+    masked_linears = (("generator_predictions.dense", "transform"),)
+    masked_norms = (("generator_predictions.LayerNorm", "norm"),)
+    masked_bias = "generator_lm_head.bias"
+    decoder = "generator_lm_head"
+
+    def further_rules(self) -> list[Rule]:
+        """See `EncoderFamily.further_rules`."""
+        return dense("embeddings_project", "projection")
+
+
+class DistilBert(EncoderFamily):
+    """No segments and no pooler."""
+
+    model_type = "distilbert"
+    architectures = kinds_of("DistilBert")
+    prefix = "distilbert"
+    entries = (
+        *SIZES[:2],
+        Entry("n_layers", "n_layers", Settings.whole, 6),
+        Entry("dim", "d_model", Settings.whole, 768),
+        Entry("n_heads", "n_heads", Settings.whole, 12),
+        Entry("hidden_dim", "d_hidden", Settings.whole, 3072, saved="hidden_width"),
+        Entry("dropout", "dropout", Settings.number, 0.1),
+        Entry("attention_dropout", "attention_dropout", Settings.number, 0.1, same_as="dropout"),
+        Entry("activation", "activation", Settings.activation, "gelu"),
+        SIZES[-1],
+        PADDING,
+    )
+    other_names: ClassVar = {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"}
+    # Positions are read from the file, sinusoidal or not.
+    harmless = frozenset({
+        "sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_", "tie_word_embeddings",
+    })  # fmt: skip
+    with_pooler = ("-",)
+    constants: ClassVar = {"segments": None}
+    hidden: ClassVar = {"hidden": "relu"}
+    embeddings = _EMBEDDINGS[:2]
+    layers = "transformer.layer"
+    linears = (
+        *[
+            (f"attention.{a}_lin", f"attention.{b}")
+            for a, b in zip(("q", "k", "v", "out"), ("query", "key", "value", "out"), strict=True)
+        ],
+        ("ffn.lin1", "up"),
+        ("ffn.lin2", "down"),
+    )
+    norms = (("sa_layer_norm", "norm_1"), ("output_layer_norm", "norm_2"))
+    masked_linears = (("vocab_transform", "transform"),)
+    masked_norms = (("vocab_layer_norm", "norm"),)
+    masked_bias = "vocab_projector.bias"
+    decoder = "vocab_projector"
+    text_linears = (("pre_classifier", "transform"), ("classifier", "head"))
+
+    def classifier_options(self, settings: Settings, by_token: bool) -> dict[str, Any]:
+        """See `EncoderFamily.classifier_options`."""
+        return {} if by_token else {"dropout": settings.number("seq_classif_dropout", 0.2), **self.hidden}
+
+    def further_settings(self, config: Any) -> dict[str, Any]:
+        """See `EncoderFamily.further_settings`."""
+        rate = getattr(config, "dropout", None) if isinstance(config, EncoderClassifierConfig) else None
+        return {} if rate is None else {"seq_classif_dropout": rate}
+
+
+class ModernBert(EncoderFamily):
+    """Normalized inputs, rotary positions with two bases, windows in most layers, gates, no biases."""
+
+    model_type = "modernbert"
+    architectures = kinds_of("ModernBert")
+    prefix = "model"
+    entries = (
+        *[entry for entry in SIZES if "dropout" not in entry.ours and entry.ours not in ("activation", "epsilon")],
+        PADDING,
+        Entry("hidden_activation", "activation", Settings.activation, "gelu"),
+        Entry("norm_eps", "epsilon", Settings.number, 1e-5),
+        Entry("norm_bias", "norm_bias", Settings.flag, False),
+        Entry("attention_bias", "attention_bias", Settings.flag, False),
+        Entry("mlp_bias", "hidden_bias", Settings.flag, False),
+    )
+    unsupported = (
+        *EncoderFamily.unsupported[1:],
+        ("attention_dropout", 0.0, "the result of the attention would be dropped, too"),
+        ("mlp_dropout", 0.0, "the hidden layer would be dropped"),
+        ("embedding_dropout", 0.0, "the embeddings would be dropped, and the results of the blocks would not"),
+    )
+    # Other names of settings, and how former versions of transformers computed.
+    harmless = frozenset({
+        "position_embedding_type", "layer_norm_eps", "deterministic_flash_attn", "reference_compile",
+        "initializer_cutoff_factor", "sparse_prediction", "sparse_pred_ignore_index", "repad_logits_with_grad",
+        "tie_word_embeddings", "classifier_pooling", "classifier_activation", "classifier_bias", "decoder_bias",
+    })  # fmt: skip
+    default_padding = 50283
+    with_pooler = ("-",)
+    constants: ClassVar = {
+        "norm_place": "before", "first_norm": False, "final_norm": True, "gated": True, "positions": "rotary",
+        "segments": None, "dropout": 0.0,
+    }  # fmt: skip
+    embeddings = (("embeddings.tok_embeddings.weight", "tokens.weight"),)
+    norm_of_embeddings = "embeddings.norm"
+    layers = "layers"
+    linears = (("attn.Wo", "attention.out"), ("mlp.Wo", "down"))
+    norms = (("attn_norm", "norm_1"), ("mlp_norm", "norm_2"))
+    masked_linears = (("head.dense", "transform"),)
+    masked_norms = (("head.norm", "norm"),)
+    masked_bias = "decoder.bias"
+    decoder = "decoder"
+    text_linears = token_linears = (("head.dense", "transform"), ("classifier", "head"))
+
+    def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
+        """See `EncoderFamily.further_fields`."""
+        tables = settings.table("rope_parameters") or Settings({}, settings.location)
+        former = settings.table("rope_scaling")
+        bases: list[float] = []
+        for kind, name, default in ((GLOBAL, "global_rope_theta", 160000.0), (LOCAL, "local_rope_theta", 10000.0)):
+            table = tables.table(kind) or Settings({}, settings.location)
+            for source in (table, former):
+                if source is not None:
+                    source.only("rope_type", "default", "its frequencies would be scaled")
+            bases.append(table.number("rope_theta", settings.number(name, default)))
+        every, n = settings.whole("global_attn_every_n_layers", 3), fields["n_layers"]
+        kinds: Any = settings.get("layer_types", [LOCAL if layer % every else GLOBAL for layer in range(n)])
+        return {
+            "out_bias": fields["attention_bias"],
+            "rotary_base": bases[0],
+            "local_rotary_base": bases[1],
+            "window": settings.whole("local_attention", 128) // 2,
+            "window_layers": tuple([layer for layer, kind in enumerate(kinds[:n]) if kind == LOCAL]),
+        }
+
+    def masked_options(self, settings: Settings) -> dict[str, Any]:
+        """See `EncoderFamily.masked_options`."""
+        return {
+            "activation": settings.activation("classifier_activation", "gelu"),
+            "hidden_bias": settings.flag("classifier_bias", False),
+            "head_bias": settings.flag("decoder_bias", True),
+        }
+
+    def classifier_options(self, settings: Settings, by_token: bool) -> dict[str, Any]:
+        """See `EncoderFamily.classifier_options`."""
+        pooling = settings.text("classifier_pooling", "cls")
+        if pooling not in ("cls", "mean"):
+            raise ConfigError(f"{settings.location}: classifier_pooling={pooling!r} is neither 'cls' nor 'mean'")
+        return {
+            "dropout": settings.number("classifier_dropout", 0.0),
+            "pooling": "first" if pooling == "cls" else "mean",
+            "hidden": settings.activation("classifier_activation", "gelu"),
+            "hidden_bias": settings.flag("classifier_bias", False),
+            "hidden_norm": True,
+        }
+
+    def further_settings(self, config: Any) -> dict[str, Any]:
+        """See `EncoderFamily.further_settings`."""
+        encoder = self.encoder_of(config)
+        local, base = encoder.window_layers, encoder.local_rotary_base or encoder.rotary_base
+        result: dict[str, Any] = {
+            "rope_parameters": {
+                GLOBAL: {"rope_type": "default", "rope_theta": encoder.rotary_base},
+                LOCAL: {"rope_type": "default", "rope_theta": base},
+            },
+            "local_attention": 2 * (encoder.window or 64),
+            "layer_types": [LOCAL if layer in local else GLOBAL for layer in range(encoder.n_layers)],
+        }
+        if isinstance(config, EncoderMaskedLmConfig):
+            activation = config.activation or encoder.activation
+            result |= {"decoder_bias": config.head_bias}
+        elif isinstance(config, EncoderClassifierConfig):
+            activation = config.hidden
+            result["classifier_dropout"] = encoder.dropout if config.dropout is None else config.dropout
+            result["classifier_pooling"] = {"first": "cls"}.get(config.pooling, config.pooling)
+        else:
+            return result
+        names: dict[Any, str] = {**ACTIVATION_NAMES}
+        return {**result, "classifier_activation": names.get(activation), "classifier_bias": config.hidden_bias}
+
+    def further_rules(self) -> list[Rule]:
+        """See `EncoderFamily.further_rules`."""
+        rules = norm("final_norm", "final_norm")
+        for theirs, names in (("attn.Wqkv", ("query", "key", "value")), ("mlp.Wi", ("gate", "up"))):
+            ours = [f"blocks.*.attention.{name}" if len(names) > 2 else f"blocks.*.{name}" for name in names]
+            rules.append(split(f"layers.*.{theirs}.weight", [f"{name}.weight" for name in ours], transposed=True))
+            rules.append(split(f"layers.*.{theirs}.bias", [f"{name}.bias" for name in ours]))
+        return rules
+
+
+ENCODERS: tuple[EncoderFamily, ...] = (
+    Roberta(), XlmRoberta(), Camembert(), MpNet(), Electra(), DistilBert(), ModernBert(),
+)  # fmt: skip
