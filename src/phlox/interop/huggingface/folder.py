@@ -60,7 +60,7 @@ def load(folder: str | os.PathLike[str], *, device: DeviceLike | None = None) ->
     settings = read_settings(path)
     family, config = family_and_config(settings)
     try:
-        return _loaded(path, family, config, method_of(settings), device)
+        return load_with(path, family, config, device, method=method_of(settings))
     except RecordError as error:
         if str(path) in str(error):
             raise
@@ -191,8 +191,20 @@ def family_of(config: Any, name: str) -> Family:
     raise ConfigError(f"{name} has no counterpart in transformers; these have: Gpt, Llama, Bert and Bert with a head")
 
 
-def _loaded(path: Path, family: Family, config: Any, method: Method | None, device: DeviceLike | None) -> Module:
-    record = _flat(load_any(_weights(path)))
+def load_with(
+    path: Path,
+    family: Family,
+    config: Any,
+    device: DeviceLike | None,
+    *,
+    method: Method | None = None,
+    without_head: bool = False,
+) -> Any:
+    """The model with this config and the weights in a folder; `without_head` ignores those of a head."""
+    record = _flat(load_any(weights_in(path)))
+    start = f"{family.prefix}."
+    if without_head and any(name.startswith(start) for name in record):
+        record = Record({name: record[name] for name in record if name.startswith(start)}, record.metadata)
     stored: dict[str, Stored] = {}
     if method is not None:
         record, stored = quantized(record, method)
@@ -215,7 +227,8 @@ def _loaded(path: Path, family: Family, config: Any, method: Method | None, devi
     return with_packed(model, adapter, stored, family.inputs_first)
 
 
-def _weights(folder: Path) -> Path:
+def weights_in(folder: Path) -> Path:
+    """The file of the weights in a folder."""
     for name in WHOLE:
         if (folder / name).is_file():
             return folder / name
