@@ -202,6 +202,8 @@ LOSSES = [
     layer("CosineSimilarity", of=PAIR),
     layer("HingeEmbeddingLoss", of=PAIR),
     layer("TripletMarginLoss", of=[VECTORS, VECTORS, VECTORS]),
+    layer("ContrastiveLoss", of=[px.tensor([[0.5, 1.0], [-2.0, 0.1]])]),
+    layer("SigmoidContrastiveLoss", of=[px.tensor([[0.5, 1.0], [-2.0, 0.1]])]),
     layer("GaussianNllLoss", of=[VECTORS, VECTORS, px.tensor([[0.5, 1.0, 2.0, 0.1]])]),
     Case(
         "BinaryCrossEntropyLoss",

@@ -47,7 +47,7 @@ def pool(hidden: Tensor, mask: Mask | None = None, pooling: PoolingName = "mean"
     if pooling in ("first", "last"):
         position = where(is_token, index, n if pooling == "first" else -1)
         position = position.min(1) if pooling == "first" else position.max(1)
-        return _at(where(is_token.expand_dims(-1), hidden, 0.0), position.clip(0, n - 1))
+        return vectors_at(where(is_token.expand_dims(-1), hidden, 0.0), position.clip(0, n - 1))
     if pooling == "max":
         return where(is_token.expand_dims(-1), hidden, float("-inf")).max(1)
     weight = is_token.float()
@@ -60,7 +60,7 @@ def pool(hidden: Tensor, mask: Mask | None = None, pooling: PoolingName = "mean"
     return (tokens * weight.expand_dims(-1)).sum(1) / divisor.clip(1e-9)
 
 
-def _at(hidden: Tensor, position: Tokens) -> Tensor:
+def vectors_at(hidden: Tensor, position: Tokens) -> Tensor:
     """The vectors at a position of each text: [batch, n, d] to [batch, d]."""
     batch, _, d = hidden.shape
     index = position.reshape((batch, 1, 1)).broadcast_to((batch, 1, d))

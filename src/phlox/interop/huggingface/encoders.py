@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar
 
+from phlox.config import Config
 from phlox.errors import ConfigError
 from phlox.interop.adapter import Adapter, Rule, rename, split
 from phlox.interop.huggingface.family import Entry, Family, dense, norm
@@ -53,6 +54,16 @@ _UNCOMPARED = ("pooler", "family", "d_hidden", "attention_dropout", "dropout", "
 def kinds_of(name: str, *others: str) -> tuple[str, ...]:
     """The architectures of a family: the model alone, and with each head."""
     return (*[f"{name}{kind}" for kind in _KINDS], *others)
+
+
+def check_saved(config: Config, again: Config, model_type: str, ignored: Collection[str] = ()) -> None:
+    """`ConfigError` for a field that the settings of a family do not say: `again` is the config that they say."""
+    for field, value in vars(config).items():
+        read = getattr(again, field)
+        if field not in (*_UNCOMPARED, *ignored) and value != read:
+            raise ConfigError(
+                f"a model with {field}={value!r} cannot be saved as {model_type}, whose models have {read!r}"
+            )
 
 
 class EncoderFamily(Family):
@@ -154,13 +165,8 @@ class EncoderFamily(Family):
             labels = {f"LABEL_{i}": i for i in range(config.classes)}
             result |= {"id2label": {str(i): label for label, i in labels.items()}, "label2id": labels}
         again = self.config_from(Settings(result), architecture)
-        for ours, theirs in ((config, again), (encoder, self.encoder_of(again))):
-            for field, value in vars(ours).items():
-                if field not in _UNCOMPARED and value != getattr(theirs, field):
-                    raise ConfigError(
-                        f"a model with {field}={value!r} cannot be saved as {self.model_type}, whose models have "
-                        f"{getattr(theirs, field)!r}"
-                    )
+        check_saved(config, again, self.model_type)
+        check_saved(encoder, self.encoder_of(again), self.model_type)
         return result
 
     def further_settings(self, config: Any) -> dict[str, Any]:
@@ -262,10 +268,10 @@ class MpNet(EncoderFamily):
     hidden: ClassVar = {"hidden": "tanh"}
     embeddings = (*_EMBEDDINGS[:2], ("encoder.relative_attention_bias.weight", "distances.weight"))
     linears = (
-        *[
-            (f"attention.attn.{a}", f"attention.{b}")
-            for a, b in zip("qkvo", ("query", "key", "value", "out"), strict=True)
-        ],
+        ("attention.attn.q", "attention.query"),
+        ("attention.attn.k", "attention.key"),
+        ("attention.attn.v", "attention.value"),
+        ("attention.attn.o", "attention.out"),
         *_LINEARS[-2:],
     )
     norms = (("attention.LayerNorm", "norm_1"), ("output.LayerNorm", "norm_2"))
@@ -328,10 +334,10 @@ class DistilBert(EncoderFamily):
     embeddings = _EMBEDDINGS[:2]
     layers = "transformer.layer"
     linears = (
-        *[
-            (f"attention.{a}_lin", f"attention.{b}")
-            for a, b in zip(("q", "k", "v", "out"), ("query", "key", "value", "out"), strict=True)
-        ],
+        ("attention.q_lin", "attention.query"),
+        ("attention.k_lin", "attention.key"),
+        ("attention.v_lin", "attention.value"),
+        ("attention.out_lin", "attention.out"),
         ("ffn.lin1", "up"),
         ("ffn.lin2", "down"),
     )

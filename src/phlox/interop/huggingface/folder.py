@@ -24,6 +24,7 @@ from phlox.interop.huggingface.quantized.loading import Method, described, metho
 from phlox.interop.huggingface.quantized.matrix import Stored
 from phlox.interop.huggingface.quantized.saving import computed_sites, saved, wholes_of
 from phlox.interop.huggingface.settings import Settings, read_settings
+from phlox.interop.huggingface.vision import VISION
 from phlox.module import Module
 from phlox.record import FULL, LazyTensor, PrecisionLike, Record, SafetensorsRecorder, TensorEntry, match
 from phlox.record import load as load_any
@@ -31,7 +32,7 @@ from phlox.record.dtypes import SHORT_NAMES, DType
 from phlox.record.formats.sharded import WHOLE
 from phlox.record.precision import checked_precision
 
-FAMILIES: tuple[Family, ...] = (Bert(), Gpt2(), Llama(), *DECODERS, *ENCODERS)
+FAMILIES: tuple[Family, ...] = (Bert(), Gpt2(), Llama(), *DECODERS, *ENCODERS, *VISION)
 
 _DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
