@@ -14,10 +14,11 @@ from phlox.interop.huggingface.folder import save as save
 from phlox.lazy import lazily
 
 if TYPE_CHECKING:
+    from phlox.interop.huggingface.images import *
     from phlox.interop.huggingface.sentences import *
 
 __getattr__, __dir__ = lazily(
     __name__,
-    {"sentences": "load_sentence_encoder save_sentence_encoder"},
+    {"images": "image_processor", "sentences": "load_sentence_encoder save_sentence_encoder"},
     here="adapter_for config_from load save",
 )
