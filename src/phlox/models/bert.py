@@ -106,6 +106,8 @@ class BertClassifier(EncoderClassifier):
     bert: Bert
 
     def __init__(self, config: BertClassifierConfig, device: DeviceLike | None = None) -> None:
-        options = {"classes": config.classes, "by_token": config.by_token, "dropout": config.dropout}
-        super().__init__(EncoderClassifierConfig(config.bert, **options), device)
+        general = EncoderClassifierConfig(
+            config.bert, classes=config.classes, by_token=config.by_token, dropout=config.dropout
+        )
+        super().__init__(general, device)
         self.config = config

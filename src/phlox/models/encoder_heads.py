@@ -132,7 +132,9 @@ class EncoderClassifier(EncoderWithHead):
     def __init__(self, config: EncoderClassifierConfig, device: DeviceLike | None = None) -> None:
         super().__init__(config, device)
         inner, width = config.encoder, config.encoder.d_model
-        self.by_token, self.pooling, self.hidden = config.by_token, config.pooling, config.hidden
+        self.by_token = config.by_token
+        self.pooling: PoolingName = config.pooling
+        self.hidden: ActivationName | None = config.hidden
         self.transform = self.norm = None
         if config.hidden is not None:
             self.transform = dense(width, width, inner.init_std, bias=config.hidden_bias, device=device)

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 from phlox.backend import Bool, DeviceLike
 from phlox.config import Config
 from phlox.errors import ShapeError
-from phlox.models.causal import CausalConfig, CausalModel, Tokens
+from phlox.models.causal import CausalConfig, Tokens
 from phlox.models.encoder import EncoderConfig, Mask, check_mask
 from phlox.models.parts import ACTIVATIONS, ActivationName
 from phlox.module import Module
@@ -115,7 +115,7 @@ class SentenceEncoder(Module):
             mask: [batch, n], Bool or Int: true or not zero for tokens; by default there is no padding.
             segments: see `Encoder`; causal models have none.
         """
-        if isinstance(self.model, CausalModel):
+        if isinstance(self.config.model, CausalConfig):
             if mask is not None:
                 tokens, mask = _left(tokens, mask)
             hidden: Tensor = self.model.hidden(tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -68,7 +68,7 @@ def test_embeddings_are_theirs(case: str, tmp_path: Path) -> None:
     words = tokenizer(str(sizes["pad_token_id"]), side)
     words.save_pretrained(tmp_path / "inner")
     width = 16 * (1 if isinstance(pooling, str) else len(pooling))
-    parts = [modules.Transformer(str(tmp_path / "inner")), modules.Pooling(16, pooling)]
+    parts: list[Any] = [modules.Transformer(str(tmp_path / "inner")), modules.Pooling(16, cast("Any", pooling))]
     if "layer" in case:
         parts += [modules.Dense(width, 12, activation_function=torch.nn.Tanh()), modules.Dense(12, 6, bias=False)]
     parts += [modules.Normalize()] if normalized else []
@@ -107,9 +107,9 @@ def test_unsupported_modules_are_refused(tmp_path: Path) -> None:
         ("modules.json", {"type": "a.Transformer"}, ("list",)),
     ):  # fmt: skip
         text = (tmp_path / file).read_text()
-        old = json.loads(text)
-        both = isinstance(old, dict) and isinstance(change, dict)
-        (tmp_path / file).write_text(json.dumps({**old, **change} if both else change))
+        old: Any = json.loads(text)
+        new: Any = change
+        (tmp_path / file).write_text(json.dumps({**old, **new} if isinstance(old, dict) and new is not None else new))
         with pytest.raises(ConfigError) as caught:
             huggingface.load_sentence_encoder(tmp_path, device="numpy")
         assert all(word in str(caught.value) for word in words), str(caught.value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from phlox.config import Config
 from phlox.errors import ConfigError
@@ -116,7 +116,7 @@ class EncoderFamily(Family):
 
     def config_from(self, settings: Settings, architecture: str) -> Any:
         """See `Family.config_from`."""
-        base, masked, classifier = self.configs
+        base, masked, classifier = (cast("Any", config) for config in self.configs)
         fields = {**self.constants, **self.fields_from(settings)}
         if "pad_token_id" not in settings.data and "padding_index" not in self.constants:
             fields["padding_index"] = self.default_padding
@@ -152,16 +152,17 @@ class EncoderFamily(Family):
     def settings_of(self, config: Any) -> dict[str, Any]:
         """See `Family.settings_of`."""
         encoder, architecture = self.encoder_of(config), self.architecture_for(config)
-        name = type(config).__name__.removesuffix("Config")
+        name, is_classifier = type(config).__name__.removesuffix("Config"), type(config) is self.configs[2]
         if encoder.pooler and not architecture.endswith(self.with_pooler):
             raise ConfigError(
                 f"a {name} with a pooler cannot be saved as a {architecture}; create it with pooler=False"
             )
-        result = {"architectures": [architecture], **self.entries_of(encoder), "tie_word_embeddings": True}
+        result: dict[str, Any] = {"architectures": [architecture], **self.entries_of(encoder)}
+        result["tie_word_embeddings"] = True
         if self.constants.get("positions") == "counted":
             result["max_position_embeddings"] += (encoder.padding_index or 0) + 1
         result |= self.further_settings(config)
-        if isinstance(config, self.configs[2]):
+        if is_classifier:
             labels = {f"LABEL_{i}": i for i in range(config.classes)}
             result |= {"id2label": {str(i): label for label, i in labels.items()}, "label2id": labels}
         again = self.config_from(Settings(result), architecture)
@@ -171,7 +172,7 @@ class EncoderFamily(Family):
 
     def further_settings(self, config: Any) -> dict[str, Any]:
         """The inverse of `further_fields` and of the options of the heads."""
-        return {"classifier_dropout": config.dropout} if isinstance(config, self.configs[2]) else {}
+        return {"classifier_dropout": config.dropout} if hasattr(config, "classes") else {}
 
     def adapter(self, config: Any, prefix: str) -> Adapter:
         """See `Family.adapter`."""

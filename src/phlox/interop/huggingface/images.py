@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from phlox.data import ImageProcessor
 from phlox.errors import ConfigError
@@ -75,7 +75,7 @@ def _size(settings: Settings, key: str, default: int, of_short_side: bool) -> An
 def _numbers(settings: Settings, name: str) -> Any:
     """The mean or the standard deviation of each channel, by default 1/2."""
     value: Any = settings.get(f"image_{name}", 0.5)
-    numbers: Any = value if isinstance(value, list) else [value]
+    numbers = cast("list[Any]", value if isinstance(value, list) else [value])
     if not numbers or not all(type(number) in (int, float) for number in numbers):
-        raise ConfigError(f"{settings.location}: image_{name} must be numbers, got {str(value)[:100]}")
-    return tuple(map(float, numbers)) if isinstance(value, list) else float(value)
+        raise ConfigError(f"{settings.location}: image_{name} must be numbers, got {numbers}"[:300])
+    return tuple(map(float, numbers)) if isinstance(value, list) else float(numbers[0])

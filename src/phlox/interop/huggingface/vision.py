@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from phlox.errors import ConfigError
 from phlox.interop.adapter import Adapter, Rule, convert, rename, split
@@ -16,9 +16,9 @@ from phlox.models import DualEncoderConfig, EncoderConfig, ImageClassifierConfig
 def sizes_in(settings: Settings, key: str, default: Any) -> Any:
     """A height and a width: one number for both, or two."""
     value: Any = settings.get(key, default)
-    sizes: Any = (value, value) if type(value) is int else value
-    if not isinstance(sizes, Sequence) or [type(size) for size in sizes] != [int, int]:
-        raise ConfigError(f"{settings.location}: {key} must be a number of pixels, or two, got {str(value)[:100]!r}")
+    sizes = cast("list[Any]", [value, value] if type(value) is int else value)
+    if not isinstance(value, int | list | tuple) or [type(size) for size in sizes] != [int, int]:
+        raise ConfigError(f"{settings.location}: {key} must be a number of pixels, or two, got {str(sizes)[:100]}")
     return tuple(sizes)
 
 
@@ -92,7 +92,8 @@ class TowerFamily(Family):
 
     def config_from(self, settings: Settings, architecture: str) -> Any:
         """See `Family.config_from`."""
-        return self.configs[0](**{**self.constants, **self.fields_from(settings)}, family=self.model_type)
+        fields = {**self.constants, **self.fields_from(settings), "family": self.model_type}
+        return self.configs[0](**fields)
 
     def settings_of(self, config: Any) -> dict[str, Any]:
         """See `Family.settings_of`."""
