@@ -44,7 +44,8 @@ def load(folder: str | os.PathLike[str], *, device: DeviceLike | None = None) ->
 
     The folder contains `config.json` and weights, in the first of these files that exists: `model.safetensors`,
     `model.safetensors.index.json` with its shards, `pytorch_model.bin`, `pytorch_model.bin.index.json`. GPT-2, Llama,
-    ten families of decoders and BERT are supported, see docs/interop.md. The precision is that of the device's backend.
+    ten families of decoders, eight of encoders of texts, and ViT, CLIP and SigLIP are supported, see docs/interop.md.
+    The precision is that of the device's backend.
 
     Raises `ConfigError` for a config that is missing, damaged or not supported. Raises `RecordError` for weights that
     are missing, damaged or do not fit the config, all at once and by the names in the file.
@@ -85,7 +86,7 @@ def save(
     bitsandbytes. Their scales are in f32 at each precision.
 
     Args:
-        model: a `Gpt`, `Llama`, `Bert`, `BertMaskedLm` or `BertClassifier`.
+        model: a model of `phlox.models`, see the table in docs/interop.md.
         folder: created if it does not exist. Files of these names are replaced, each completely or not at all.
         precision: the precision of the weights.
         config: further entries of `config.json`, such as `{"eos_token_id": 0}`, or the whole `config.json` that the
@@ -189,7 +190,10 @@ def family_of(config: Any, name: str) -> Family:
     for family in FAMILIES:
         if type(config) in family.configs and getattr(config, "family", "") in ("", family.model_type):
             return family
-    raise ConfigError(f"{name} has no counterpart in transformers; these have: Gpt, Llama, Bert and Bert with a head")
+    raise ConfigError(
+        f"{name} has no counterpart in transformers; these have: Gpt, Llama, Decoder, Bert and Encoder, these two "
+        "with a head, VisionEncoder, ImageClassifier, DualEncoder"
+    )
 
 
 def load_with(
