@@ -44,6 +44,11 @@ class EncoderMaskedLmConfig(EncoderHeadConfig):
     head_bias: bool = True
     """Whether the logits have a bias."""
 
+    @property
+    def head_activation(self) -> ActivationName:
+        """The activation of the layer before the logits."""
+        return self.activation or self.encoder.activation
+
     def init(self, device: DeviceLike | None = None) -> EncoderMaskedLm:
         """The model; its parameters are created when they are first used."""
         return EncoderMaskedLm(self, device)
@@ -77,7 +82,7 @@ class EncoderMaskedLm(EncoderWithHead):
         self.transform = dense(inner.d_model, width, inner.init_std, bias=config.hidden_bias, device=device)
         self.norm = inner.make_norm(device, width)
         self.bias = Param.deferred((inner.vocabulary,), Zeros(), device=device) if config.head_bias else None
-        self.activation: ActivationName = config.activation or inner.activation
+        self.activation: ActivationName = config.head_activation
 
     def __call__(self, tokens: Tokens, *, mask: Mask | None = None, segments: Tokens | None = None) -> Tensor:
         """Logits of the token at each position, [batch, n, vocabulary]; see `Encoder`."""

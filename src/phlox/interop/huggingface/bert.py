@@ -32,7 +32,7 @@ class Bert(EncoderFamily):
     entries = (*SIZES, SEGMENTS, PADDING)
     with_pooler = ("Model", "ForSequenceClassification")
     masked_linears = (("cls.predictions.transform.dense", "transform"),)
-    masked_norms = (("cls.predictions.transform.LayerNorm", "norm"),)
+    head_norms = (("cls.predictions.transform.LayerNorm", "norm"),)
     masked_bias = "cls.predictions.bias"
     decoder = "cls.predictions.decoder"
     text_linears = (("classifier", "head"),)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 from phlox.config import Config
 from phlox.errors import ConfigError
 from phlox.interop.adapter import Adapter, Rule, rename, split
-from phlox.interop.huggingface.family import Entry, Family, dense, norm
+from phlox.interop.huggingface.family import Entry, Family, classes_in, dense, labels_of, norm
 from phlox.interop.huggingface.rotary import GLOBAL, LOCAL
 from phlox.interop.huggingface.settings import ACTIVATION_NAMES, Settings
 from phlox.models import EncoderClassifierConfig, EncoderConfig, EncoderMaskedLmConfig
@@ -58,8 +58,8 @@ def kinds_of(name: str, *others: str) -> tuple[str, ...]:
 
 def check_saved(config: Config, again: Config, model_type: str, ignored: Collection[str] = ()) -> None:
     """`ConfigError` for a field that the settings of a family do not say: `again` is the config that they say."""
-    for field, value in vars(config).items():
-        read = getattr(again, field)
+    for field in (*vars(config), "head_activation"):
+        value, read = getattr(config, field, None), getattr(again, field, None)
         if field not in (*_UNCOMPARED, *ignored) and value != read:
             raise ConfigError(
                 f"a model with {field}={value!r} cannot be saved as {model_type}, whose models have {read!r}"
@@ -93,7 +93,8 @@ class EncoderFamily(Family):
     linears: ClassVar[Names] = _LINEARS
     norms: ClassVar[Names] = _NORMS
     masked_linears: ClassVar[Names] = (("lm_head.dense", "transform"),)
-    masked_norms: ClassVar[Names] = (("lm_head.layer_norm", "norm"),)
+    head_norms: ClassVar[Names] = (("lm_head.layer_norm", "norm"),)
+    """The normalization of the layer before the logits."""
     masked_bias: ClassVar[str] = "lm_head.bias"
     decoder: ClassVar[str] = "lm_head.decoder"
     """The layer that is the transpose of the embedding."""
@@ -131,11 +132,9 @@ class EncoderFamily(Family):
             return masked(encoder, **self.masked_options(settings))
         if architecture.endswith("Model"):
             return encoder
-        names = settings.table("id2label")
-        classes = settings.whole("num_labels", 2) if names is None else len(names.data)
         by_token = architecture.endswith("ForTokenClassification")
         options = self.classifier_options(settings, by_token)
-        return classifier(encoder, classes=classes, by_token=by_token, **options)
+        return classifier(encoder, classes=classes_in(settings), by_token=by_token, **options)
 
     def encoder_of(self, config: Any) -> Any:
         """The config of the encoder of a model with this config."""
@@ -152,7 +151,7 @@ class EncoderFamily(Family):
     def settings_of(self, config: Any) -> dict[str, Any]:
         """See `Family.settings_of`."""
         encoder, architecture = self.encoder_of(config), self.architecture_for(config)
-        name, is_classifier = type(config).__name__.removesuffix("Config"), type(config) is self.configs[2]
+        name = type(config).__name__.removesuffix("Config")
         if encoder.pooler and not architecture.endswith(self.with_pooler):
             raise ConfigError(
                 f"a {name} with a pooler cannot be saved as a {architecture}; create it with pooler=False"
@@ -162,9 +161,8 @@ class EncoderFamily(Family):
         if self.constants.get("positions") == "counted":
             result["max_position_embeddings"] += (encoder.padding_index or 0) + 1
         result |= self.further_settings(config)
-        if is_classifier:
-            labels = {f"LABEL_{i}": i for i in range(config.classes)}
-            result |= {"id2label": {str(i): label for label, i in labels.items()}, "label2id": labels}
+        if hasattr(config, "classes"):
+            result |= labels_of(config.classes)
         again = self.config_from(Settings(result), architecture)
         check_saved(config, again, self.model_type)
         check_saved(encoder, self.encoder_of(again), self.model_type)
@@ -184,16 +182,16 @@ class EncoderFamily(Family):
             rules += norm(f"{self.layers}.*.{theirs}", f"blocks.*.{ours}")
         if isinstance(config, self.configs[0]):
             return Adapter(rules).under(prefix, "")
-        linears, norms = (
-            self.token_linears if getattr(config, "by_token", False) else self.text_linears,
-            self.masked_norms,
-        )
+        head = self.token_linears if getattr(config, "by_token", False) else self.text_linears
         rules = list(Adapter(rules).under(prefix, self.inner).rules)
         if isinstance(config, self.configs[1]):
-            linears = self.masked_linears
+            head = self.masked_linears
             rules.append(rename(self.masked_bias, "bias"))
-        rules += [rule for theirs, ours in linears for rule in dense(theirs, ours)]
-        return Adapter([*rules, *[rule for theirs, ours in norms for rule in norm(theirs, ours)]])
+        for theirs, ours in head:
+            rules += dense(theirs, ours)
+        for theirs, ours in self.head_norms:
+            rules += norm(theirs, ours)
+        return Adapter(rules)
 
     def further_rules(self) -> list[Rule]:
         """Rules of the encoder that are neither of a linear map nor of a normalization."""
@@ -293,11 +291,11 @@ class Electra(EncoderFamily):
     harmless = frozenset({
         "summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout", "tie_word_embeddings",
     })  # fmt: skip
-    with_pooler = ("-",)
+    with_pooler = ()
     masked: ClassVar = {"activation": "gelu"}
     hidden: ClassVar = {"hidden": "gelu"}
     masked_linears = (("generator_predictions.dense", "transform"),)
-    masked_norms = (("generator_predictions.LayerNorm", "norm"),)
+    head_norms = (("generator_predictions.LayerNorm", "norm"),)
     masked_bias = "generator_lm_head.bias"
     decoder = "generator_lm_head"
 
@@ -329,7 +327,7 @@ class DistilBert(EncoderFamily):
     harmless = frozenset({
         "sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_", "tie_word_embeddings",
     })  # fmt: skip
-    with_pooler = ("-",)
+    with_pooler = ()
     constants: ClassVar = {"segments": None}
     hidden: ClassVar = {"hidden": "relu"}
     embeddings = _EMBEDDINGS[:2]
@@ -344,7 +342,7 @@ class DistilBert(EncoderFamily):
     )
     norms = (("sa_layer_norm", "norm_1"), ("output_layer_norm", "norm_2"))
     masked_linears = (("vocab_transform", "transform"),)
-    masked_norms = (("vocab_layer_norm", "norm"),)
+    head_norms = (("vocab_layer_norm", "norm"),)
     masked_bias = "vocab_projector.bias"
     decoder = "vocab_projector"
     text_linears = (("pre_classifier", "transform"), ("classifier", "head"))
@@ -387,7 +385,7 @@ class ModernBert(EncoderFamily):
         "tie_word_embeddings", "classifier_pooling", "classifier_activation", "classifier_bias", "decoder_bias",
     })  # fmt: skip
     default_padding = 50283
-    with_pooler = ("-",)
+    with_pooler = ()
     constants: ClassVar = {
         "norm_place": "before", "first_norm": False, "final_norm": True, "gated": True, "positions": "rotary",
         "segments": None, "dropout": 0.0,
@@ -398,7 +396,7 @@ class ModernBert(EncoderFamily):
     linears = (("attn.Wo", "attention.out"), ("mlp.Wo", "down"))
     norms = (("attn_norm", "norm_1"), ("mlp_norm", "norm_2"))
     masked_linears = (("head.dense", "transform"),)
-    masked_norms = (("head.norm", "norm"),)
+    head_norms = (("head.norm", "norm"),)
     masked_bias = "decoder.bias"
     decoder = "decoder"
     text_linears = token_linears = (("head.dense", "transform"), ("classifier", "head"))

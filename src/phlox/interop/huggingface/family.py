@@ -173,6 +173,18 @@ def norm(theirs: str, ours: str) -> list[Rule]:
     return [rename(f"{theirs}.weight", f"{ours}.gamma"), rename(f"{theirs}.bias", f"{ours}.beta")]
 
 
+def classes_in(settings: Settings) -> int:
+    """The number of classes of a classifier."""
+    names = settings.table("id2label")
+    return settings.whole("num_labels", 2) if names is None else len(names.data)
+
+
+def labels_of(classes: int) -> dict[str, Any]:
+    """The inverse: names for the classes."""
+    labels = {f"LABEL_{i}": i for i in range(classes)}
+    return {"id2label": {str(i): label for label, i in labels.items()}, "label2id": labels}
+
+
 _NEVER: tuple[tuple[str, Any, str], ...] = (
     ("auto_map", {}, "the model contains its own code, and code from files is never run"),
     ("pruned_heads", {}, "layers would have different numbers of heads; save the model without pruning"),

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 from phlox.errors import ConfigError
 from phlox.interop.adapter import Adapter, Rule, convert, rename, split
 from phlox.interop.huggingface.encoders import Names, check_saved
-from phlox.interop.huggingface.family import Entry, Family, dense, norm
+from phlox.interop.huggingface.family import Entry, Family, classes_in, dense, labels_of, norm
 from phlox.interop.huggingface.settings import Settings
 from phlox.models import DualEncoderConfig, EncoderConfig, ImageClassifierConfig, VisionEncoderConfig
 
@@ -167,9 +167,7 @@ class Vit(TowerFamily):
         encoder = super().config_from(settings, architecture)
         if architecture == "ViTModel":
             return encoder.replace(pooling="dense")
-        names = settings.table("id2label")
-        classes = settings.whole("num_labels", 2) if names is None else len(names.data)
-        return ImageClassifierConfig(encoder, classes=classes)
+        return ImageClassifierConfig(encoder, classes=classes_in(settings))
 
     def settings_of(self, config: Any) -> dict[str, Any]:
         """See `Family.settings_of`."""
@@ -179,12 +177,8 @@ class Vit(TowerFamily):
             return super().settings_of(config)
         if config.encoder.pooling != "first":
             raise ConfigError('an ImageClassifier can be saved as vit with pooling="first"')
-        labels = {f"LABEL_{i}": i for i in range(config.classes)}
-        return super().settings_of(config.encoder) | {
-            "architectures": [self.architectures[1]],
-            "id2label": {str(i): label for label, i in labels.items()},
-            "label2id": labels,
-        }
+        further = {"architectures": [self.architectures[1]], **labels_of(config.classes)}
+        return super().settings_of(config.encoder) | further
 
     def rules(self) -> list[Rule]:
         """See `TowerFamily.rules`."""
@@ -314,7 +308,7 @@ class DualFamily(Family):
     """The base of models with an encoder of images and one of texts."""
 
     configs = (DualEncoderConfig,)
-    prefix = "-"  # none
+    prefix = ""
     entries = ()
     text: ClassVar[TowerFamily]
     image: ClassVar[TowerFamily]
