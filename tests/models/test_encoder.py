@@ -66,13 +66,14 @@ def test_bad_input_and_configs() -> None:
     tokens = px.tensor([[1, 2]], device="numpy")
     with pytest.raises(ConfigError, match="segments were given, and this model has none"):
         model(tokens, segments=tokens)
-    for wrong, message in (
+    wrongs: tuple[tuple[dict[str, Any], str], ...] = (
         ({"positions": "counted", "padding_index": None}, "needs a padding_index"),
         ({"positions": "rotary", "d_model": 6, "n_heads": 2}, "heads of even width, got 3"),
         ({"n_heads": 5}, "d_model=12 does not divide into n_heads=5"),
         ({"d_embedding": 0}, "d_embedding must be at least one"),
         ({"window": 0}, "window must be at least one"),
-    ):
+    )
+    for wrong, message in wrongs:
         with pytest.raises(ConfigError, match=message):
             EncoderConfig(**(SIZES | wrong))
     with pytest.raises(ConfigError, match=r"Encoder: this model has no pooler; create it with EncoderConfig\(pooler"):
