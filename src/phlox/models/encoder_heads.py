@@ -126,6 +126,11 @@ class EncoderClassifierConfig(EncoderHeadConfig):
         check_counts(classes=self.classes)
         check_rates(dropout=self.dropout)
 
+    @property
+    def rate(self) -> float:
+        """The dropout rate before the head."""
+        return self.encoder.dropout if self.dropout is None else self.dropout
+
     def init(self, device: DeviceLike | None = None) -> EncoderClassifier:
         """The model; its parameters are created when they are first used."""
         return EncoderClassifier(self, device)
@@ -144,7 +149,7 @@ class EncoderClassifier(EncoderWithHead):
         if config.hidden is not None:
             self.transform = dense(width, width, inner.init_std, bias=config.hidden_bias, device=device)
             self.norm = inner.make_norm(device) if config.hidden_norm else None
-        self.dropout = Dropout(inner.dropout if config.dropout is None else config.dropout)
+        self.dropout = Dropout(config.rate)
         self.head = dense(width, config.classes, inner.init_std, bias=True, device=device)
 
     def __call__(self, tokens: Tokens, *, mask: Mask | None = None, segments: Tokens | None = None) -> Tensor:

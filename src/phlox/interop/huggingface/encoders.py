@@ -10,7 +10,7 @@ from phlox.errors import ConfigError
 from phlox.interop.adapter import Adapter, Rule, rename, split
 from phlox.interop.huggingface.family import Entry, Family, classes_in, dense, labels_of, norm
 from phlox.interop.huggingface.rotary import GLOBAL, LOCAL
-from phlox.interop.huggingface.settings import ACTIVATION_NAMES, Settings
+from phlox.interop.huggingface.settings import Settings
 from phlox.models import EncoderClassifierConfig, EncoderConfig, EncoderMaskedLmConfig
 
 Names = Sequence[tuple[str, str]]
@@ -82,9 +82,13 @@ class EncoderFamily(Family):
     constants: ClassVar[dict[str, Any]] = {}
     """Fields of our config that are the same in all models of the family, if they are not the default."""
     masked: ClassVar[dict[str, Any]] = {}
-    """Such fields of the config of the model that predicts masked tokens."""
-    hidden: ClassVar[dict[str, Any]] = {}
-    """Such fields of the config of the model that classifies texts."""
+    text: ClassVar[dict[str, Any]] = {}
+    token: ClassVar[dict[str, Any]] = {}
+    """Such fields of the configs of models that predict masked tokens, classify texts, and classify tokens."""
+    masked_entries: ClassVar[Sequence[Entry]] = ()
+    text_entries: ClassVar[Sequence[Entry]] = (Entry("classifier_dropout", "dropout", Settings.number, None),)
+    token_entries: ClassVar[Sequence[Entry]] = text_entries
+    """The settings that are fields of these configs."""
     with_pooler: ClassVar[tuple[str, ...]] = ("Model",)
     """The kinds of models that have a pooler."""
     embeddings: ClassVar[Names] = _EMBEDDINGS
@@ -107,14 +111,6 @@ class EncoderFamily(Family):
         """The fields of our config that take more than one setting."""
         return {}
 
-    def masked_options(self, settings: Settings) -> dict[str, Any]:
-        """The fields of the config of a model that predicts masked tokens."""
-        return self.masked
-
-    def classifier_options(self, settings: Settings, by_token: bool) -> dict[str, Any]:
-        """The fields of the config of a model that classifies."""
-        return {"dropout": settings.number("classifier_dropout", None), **({} if by_token else self.hidden)}
-
     def config_from(self, settings: Settings, architecture: str) -> Any:
         """See `Family.config_from`."""
         base, masked, classifier = (cast("Any", config) for config in self.configs)
@@ -129,12 +125,13 @@ class EncoderFamily(Family):
         encoder = base(**fields, pooler=architecture.endswith(self.with_pooler))
         if architecture.endswith(("ForMaskedLM", "ForPreTraining")):
             settings.only("tie_word_embeddings", True, "the head for masked tokens is the transpose of the embedding")
-            return masked(encoder, **self.masked_options(settings))
+            return masked(encoder, **self.masked, **self.fields_from(settings, self.masked_entries))
         if architecture.endswith("Model"):
             return encoder
         by_token = architecture.endswith("ForTokenClassification")
-        options = self.classifier_options(settings, by_token)
-        return classifier(encoder, classes=classes_in(settings), by_token=by_token, **options)
+        constants, entries = (self.token, self.token_entries) if by_token else (self.text, self.text_entries)
+        fields = {**constants, **self.fields_from(settings, entries)}
+        return classifier(encoder, classes=classes_in(settings), by_token=by_token, **fields)
 
     def encoder_of(self, config: Any) -> Any:
         """The config of the encoder of a model with this config."""
@@ -160,17 +157,20 @@ class EncoderFamily(Family):
         result["tie_word_embeddings"] = True
         if self.constants.get("positions") == "counted":
             result["max_position_embeddings"] += (encoder.padding_index or 0) + 1
-        result |= self.further_settings(config)
+        result |= self.further_settings(encoder)
         if hasattr(config, "classes"):
-            result |= labels_of(config.classes)
+            entries = self.token_entries if config.by_token else self.text_entries
+            result |= {**labels_of(config.classes), **self.entries_of(config, entries)}
+        elif config is not encoder:
+            result |= self.entries_of(config, self.masked_entries)
         again = self.config_from(Settings(result), architecture)
         check_saved(config, again, self.model_type)
         check_saved(encoder, self.encoder_of(again), self.model_type)
         return result
 
-    def further_settings(self, config: Any) -> dict[str, Any]:
-        """The inverse of `further_fields` and of the options of the heads."""
-        return {"classifier_dropout": config.dropout} if hasattr(config, "classes") else {}
+    def further_settings(self, encoder: Any) -> dict[str, Any]:
+        """The inverse of `further_fields`."""
+        return {}
 
     def adapter(self, config: Any, prefix: str) -> Adapter:
         """See `Family.adapter`."""
@@ -234,7 +234,7 @@ class Roberta(EncoderFamily):
     default_padding = 1
     constants: ClassVar = {"positions": "counted"}
     masked: ClassVar = {"activation": "gelu"}
-    hidden: ClassVar = {"hidden": "tanh"}
+    text: ClassVar = {"hidden": "tanh"}
 
 
 class XlmRoberta(Roberta):
@@ -264,7 +264,7 @@ class MpNet(EncoderFamily):
     )
     constants: ClassVar = {"positions": "counted", "padding_index": 1, "segments": None, "distance_bias": True}
     masked: ClassVar = {"activation": "gelu"}
-    hidden: ClassVar = {"hidden": "tanh"}
+    text: ClassVar = {"hidden": "tanh"}
     embeddings = (*_EMBEDDINGS[:2], ("encoder.relative_attention_bias.weight", "distances.weight"))
     linears = (
         ("attention.attn.q", "attention.query"),
@@ -293,7 +293,7 @@ class Electra(EncoderFamily):
     })  # fmt: skip
     with_pooler = ()
     masked: ClassVar = {"activation": "gelu"}
-    hidden: ClassVar = {"hidden": "gelu"}
+    text: ClassVar = {"hidden": "gelu"}
     masked_linears = (("generator_predictions.dense", "transform"),)
     head_norms = (("generator_predictions.LayerNorm", "norm"),)
     masked_bias = "generator_lm_head.bias"
@@ -329,7 +329,9 @@ class DistilBert(EncoderFamily):
     })  # fmt: skip
     with_pooler = ()
     constants: ClassVar = {"segments": None}
-    hidden: ClassVar = {"hidden": "relu"}
+    text: ClassVar = {"hidden": "relu"}
+    text_entries = (Entry("seq_classif_dropout", "dropout", Settings.number, 0.2, saved="rate"),)
+    token_entries = ()
     embeddings = _EMBEDDINGS[:2]
     layers = "transformer.layer"
     linears = (
@@ -347,14 +349,18 @@ class DistilBert(EncoderFamily):
     decoder = "vocab_projector"
     text_linears = (("pre_classifier", "transform"), ("classifier", "head"))
 
-    def classifier_options(self, settings: Settings, by_token: bool) -> dict[str, Any]:
-        """See `EncoderFamily.classifier_options`."""
-        return {} if by_token else {"dropout": settings.number("seq_classif_dropout", 0.2), **self.hidden}
 
-    def further_settings(self, config: Any) -> dict[str, Any]:
-        """See `EncoderFamily.further_settings`."""
-        rate = getattr(config, "dropout", None) if isinstance(config, EncoderClassifierConfig) else None
-        return {} if rate is None else {"seq_classif_dropout": rate}
+def _pooling(settings: Settings, key: str, default: str) -> str:
+    """The pooling of ModernBERT's classifier."""
+    name = settings.text(key, default)
+    if name not in ("cls", "mean"):
+        raise ConfigError(f"{settings.location}: {key}={name!r} is neither 'cls' nor 'mean'")
+    return "first" if name == "cls" else name
+
+
+def _theirs_of(pooling: str) -> str:
+    """The inverse."""
+    return "cls" if pooling == "first" else pooling
 
 
 class ModernBert(EncoderFamily):
@@ -400,6 +406,19 @@ class ModernBert(EncoderFamily):
     masked_bias = "decoder.bias"
     decoder = "decoder"
     text_linears = token_linears = (("head.dense", "transform"), ("classifier", "head"))
+    text: ClassVar = {"hidden_norm": True}
+    token: ClassVar = text
+    masked_entries = (
+        Entry("classifier_activation", "activation", Settings.activation, "gelu", saved="head_activation"),
+        Entry("classifier_bias", "hidden_bias", Settings.flag, False),
+        Entry("decoder_bias", "head_bias", Settings.flag, True),
+    )
+    text_entries = token_entries = (
+        Entry("classifier_dropout", "dropout", Settings.number, 0.0, saved="rate"),
+        Entry("classifier_pooling", "pooling", _pooling, "cls", write=_theirs_of),
+        Entry("classifier_activation", "hidden", Settings.activation, "gelu"),
+        Entry("classifier_bias", "hidden_bias", Settings.flag, False),
+    )
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
         """See `EncoderFamily.further_fields`."""
@@ -422,32 +441,10 @@ class ModernBert(EncoderFamily):
             "window_layers": tuple([layer for layer, kind in enumerate(kinds[:n]) if kind == LOCAL]),
         }
 
-    def masked_options(self, settings: Settings) -> dict[str, Any]:
-        """See `EncoderFamily.masked_options`."""
-        return {
-            "activation": settings.activation("classifier_activation", "gelu"),
-            "hidden_bias": settings.flag("classifier_bias", False),
-            "head_bias": settings.flag("decoder_bias", True),
-        }
-
-    def classifier_options(self, settings: Settings, by_token: bool) -> dict[str, Any]:
-        """See `EncoderFamily.classifier_options`."""
-        pooling = settings.text("classifier_pooling", "cls")
-        if pooling not in ("cls", "mean"):
-            raise ConfigError(f"{settings.location}: classifier_pooling={pooling!r} is neither 'cls' nor 'mean'")
-        return {
-            "dropout": settings.number("classifier_dropout", 0.0),
-            "pooling": "first" if pooling == "cls" else "mean",
-            "hidden": settings.activation("classifier_activation", "gelu"),
-            "hidden_bias": settings.flag("classifier_bias", False),
-            "hidden_norm": True,
-        }
-
-    def further_settings(self, config: Any) -> dict[str, Any]:
+    def further_settings(self, encoder: Any) -> dict[str, Any]:
         """See `EncoderFamily.further_settings`."""
-        encoder = self.encoder_of(config)
         local, base = encoder.window_layers, encoder.local_rotary_base or encoder.rotary_base
-        result: dict[str, Any] = {
+        return {
             "rope_parameters": {
                 GLOBAL: {"rope_type": "default", "rope_theta": encoder.rotary_base},
                 LOCAL: {"rope_type": "default", "rope_theta": base},
@@ -455,17 +452,6 @@ class ModernBert(EncoderFamily):
             "local_attention": 2 * (encoder.window or 64),
             "layer_types": [LOCAL if layer in local else GLOBAL for layer in range(encoder.n_layers)],
         }
-        if isinstance(config, EncoderMaskedLmConfig):
-            activation = config.activation or encoder.activation
-            result |= {"decoder_bias": config.head_bias}
-        elif isinstance(config, EncoderClassifierConfig):
-            activation = config.hidden
-            result["classifier_dropout"] = encoder.dropout if config.dropout is None else config.dropout
-            result["classifier_pooling"] = {"first": "cls"}.get(config.pooling, config.pooling)
-        else:
-            return result
-        names: dict[Any, str] = {**ACTIVATION_NAMES}
-        return {**result, "classifier_activation": names.get(activation), "classifier_bias": config.hidden_bias}
 
     def further_rules(self) -> list[Rule]:
         """See `EncoderFamily.further_rules`."""

@@ -22,6 +22,11 @@ def sizes_in(settings: Settings, key: str, default: Any) -> Any:
     return tuple(sizes)
 
 
+def _sizes_out(sizes: tuple[int, int]) -> Any:
+    """The inverse."""
+    return sizes[0] if sizes[0] == sizes[1] else list(sizes)
+
+
 _BLOCKS = (
     Entry("num_hidden_layers", "n_layers", Settings.whole, 12),
     Entry("hidden_size", "d_model", Settings.whole, 768),
@@ -32,8 +37,8 @@ _BLOCKS = (
 _IMAGES = (
     *_BLOCKS,
     Entry("num_channels", "channels", Settings.whole, 3),
-    Entry("image_size", "image_size", sizes_in, 224),
-    Entry("patch_size", "patch_size", sizes_in, 16),
+    Entry("image_size", "image_size", sizes_in, 224, write=_sizes_out),
+    Entry("patch_size", "patch_size", sizes_in, 16, write=_sizes_out),
 )
 _TEXTS = (
     *_BLOCKS,
@@ -98,10 +103,6 @@ class TowerFamily(Family):
     def settings_of(self, config: Any) -> dict[str, Any]:
         """See `Family.settings_of`."""
         result = {"architectures": [self.architectures[0]], **self.entries_of(config)}
-        for key in ("image_size", "patch_size"):
-            if key in result:
-                height, width = result[key]
-                result[key] = height if height == width else [height, width]
         check_saved(config, self.config_from(Settings(result), self.architectures[0]), self.model_type, self.uncompared)
         return result
 
@@ -255,6 +256,11 @@ class ClipText(SiglipText):
     constants: ClassVar = {**_TEXT_FIELDS, "causal": True}
 
 
+def _attention_or_none(settings: Settings, key: str, default: bool) -> str | None:
+    """The pooling of SigLIP's encoder of images."""
+    return "attention" if settings.flag(key, default) else None
+
+
 class SiglipVision(TowerFamily):
     """SigLIP's encoder of images, with attention as pooling."""
 
@@ -262,19 +268,14 @@ class SiglipVision(TowerFamily):
     configs = (VisionEncoderConfig,)
     architectures = ("SiglipVisionModel",)
     prefix = "vision_model"
-    entries = (*_IMAGES, *_TOWER)
+    entries = (
+        *_IMAGES,
+        *_TOWER,
+        Entry("vision_use_head", "pooling", _attention_or_none, True, write=bool),
+    )
     constants: ClassVar = {"class_token": False}
     weights = _IMAGE_WEIGHTS
     outer_norms = (("post_layernorm", "final_norm"), ("head.layernorm", "attention_pool.block.norm_2"))
-
-    def config_from(self, settings: Settings, architecture: str) -> Any:
-        """See `Family.config_from`."""
-        has_head = settings.flag("vision_use_head", True)
-        return super().config_from(settings, architecture).replace(pooling="attention" if has_head else None)
-
-    def entries_of(self, config: Any) -> dict[str, Any]:
-        """See `Family.entries_of`."""
-        return {**super().entries_of(config), "vision_use_head": config.pooling is not None}
 
     def rules(self) -> list[Rule]:
         """See `TowerFamily.rules`."""
