@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from phlox.models.causal import *
     from phlox.models.decoder import *
     from phlox.models.digits import *
+    from phlox.models.dual_encoder import *
+    from phlox.models.encoder import *
+    from phlox.models.encoder_heads import *
     from phlox.models.gpt import *
     from phlox.models.language_model import *
     from phlox.models.language_recipe import *
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from phlox.models.loading import *
     from phlox.models.recipe import *
     from phlox.models.rotary_scaling import *
+    from phlox.models.sentences import *
+    from phlox.models.vision import *
 
 __getattr__, __dir__ = lazily(
     __name__,
@@ -26,6 +31,9 @@ __getattr__, __dir__ = lazily(
         "causal": "CausalConfig CausalModel",
         "decoder": "Decoder DecoderConfig",
         "digits": "DigitsConfig DigitsNet",
+        "dual_encoder": "DualEncoder DualEncoderConfig",
+        "encoder": "BlocksConfig Encoder EncoderConfig",
+        "encoder_heads": "EncoderClassifier EncoderClassifierConfig EncoderMaskedLm EncoderMaskedLmConfig",
         "gpt": "Gpt GptConfig",
         "language_model": "LanguageModel",
         "language_recipe": "LanguageRecipe LanguageTraining",
@@ -33,5 +41,7 @@ __getattr__, __dir__ = lazily(
         "loading": "load",
         "recipe": "DigitsRecipe DigitsRun DigitsTraining Verification",
         "rotary_scaling": "DynamicScaling LinearScaling Llama3Scaling LongScaling YarnScaling",
+        "sentences": "PoolingName SentenceEncoder SentenceEncoderConfig SentenceLayerConfig pool",
+        "vision": "ImageClassifier ImageClassifierConfig VisionEncoder VisionEncoderConfig",
     },
 )
