@@ -1,0 +1,190 @@
+"""The options of `generate` and `stream`, their defaults, and their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
+
+import numpy as np
+
+from phlox.errors import KindError, RangeError, ShapeError
+from phlox.models.generation.decoding import Generation, Rule
+from phlox.models.generation.ends import IncrementalDecoder, StopText, TextEnds
+from phlox.models.generation.processing import Processor, processing_of
+from phlox.models.generation.prompts import Batch, Prompts, Tokens, batch_of, integer_of, tokens_of
+from phlox.models.generation.sampling import sampling_of
+from phlox.random import Stream
+from phlox.random import stream as random_stream
+from phlox.tensor import arange
+
+if TYPE_CHECKING:
+    from phlox.models.causal import CausalModel
+
+
+class TokenizerLike(Protocol):
+    """What is needed of a tokenizer: a decoder of tokens one by one, as `phlox.text.Tokenizer` has it."""
+
+    def decoder(self) -> IncrementalDecoder:
+        """A decoder for one text."""
+        ...
+
+
+class GenerationOptions(TypedDict, total=False):
+    """The options of `generate` and `stream`, see there."""
+
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    typical_p: float | None
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float] | None
+    banned: int | Sequence[int] | None
+    no_repeat_ngram: int | None
+    processors: Sequence[Processor]
+    seeds: Sequence[int] | None
+    samples: int
+    stop: int | Sequence[int] | None
+    stop_text: str | Sequence[str] | None
+    tokenizer: TokenizerLike | None
+    min_new_tokens: int
+    compile: bool | Literal["auto"]
+
+
+DEFAULTS: dict[str, Any] = {
+    "temperature": 1.0,
+    "top_k": None,
+    "top_p": None,
+    "min_p": None,
+    "typical_p": None,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "logit_bias": None,
+    "banned": None,
+    "no_repeat_ngram": None,
+    "processors": (),
+    "seeds": None,
+    "samples": 1,
+    "stop": None,
+    "stop_text": None,
+    "tokenizer": None,
+    "min_new_tokens": 0,
+    "logprobs": False,
+    "details": False,
+    "compile": "auto",
+}
+"""The options that are not given."""
+
+PROCESSING = (
+    "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "banned", "no_repeat_ngram",
+    "processors",
+)  # fmt: skip
+
+
+def all_options(call: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with their defaults. Raises `TypeError` for an unknown name."""
+    unknown = options.keys() - DEFAULTS.keys()
+    if unknown:
+        raise TypeError(f"{call}: there is no option {min(unknown)!r}; the options are {', '.join(DEFAULTS)}")
+    return {**DEFAULTS, **options}
+
+
+def generation_of(
+    call: str, model: CausalModel[Any, Any], prompt: Tokens | Prompts, max_new_tokens: int, options: dict[str, Any]
+) -> Generation:
+    """The checked arguments; `call` begins an error message."""
+    model = model.valid()
+    config, device = model.config, model.tokens.weight.device
+    sampling, cuts = sampling_of(
+        call, *(options[name] for name in ("temperature", "top_k", "top_p", "min_p", "typical_p"))
+    )
+    batch = batch_of(call, prompt, config.vocabulary, config.context, device)
+    samples = integer_of(call, "samples", options["samples"], 1)
+    batch = _repeated(batch, samples)
+    rows = batch.tokens.shape[0]
+    processing = processing_of(call, device, config.vocabulary, **{name: options[name] for name in PROCESSING})
+    streams = _streams_of(call, options["seeds"], rows)
+    if options["compile"] not in (True, False, "auto"):
+        raise KindError(f"{call}: compile must be True, False or 'auto', got {options['compile']!r}")
+    stops = tokens_of(call, "stop", options["stop"], config.vocabulary)
+    ends = TextEnds(
+        rows, stops, vocabulary=config.vocabulary,
+        min_new_tokens=integer_of(call, "min_new_tokens", options["min_new_tokens"], 0),
+        texts=_texts_of(call, options["tokenizer"], options["stop_text"], rows),
+    )  # fmt: skip
+    logprobs, alternatives = _logprobs_of(call, options["logprobs"], options["details"], config.vocabulary)
+    ranks = arange(alternatives, device=device) if alternatives else None
+    rule = Rule(sampling, cuts, processing, None, None, logprobs, ranks)
+    is_plain = rule[1:] == (None, None, None, None, False, None, None) and not ends.masks
+    return Generation(
+        model,
+        batch,
+        stops,
+        integer_of(call, "max_new_tokens", max_new_tokens, 0),
+        sampling if is_plain and (streams is None or sampling.temperature is None) else rule,
+        streams,
+        options["compile"],
+        ends,
+        samples,
+    )
+
+
+def _repeated(batch: Batch, count: int) -> Batch:
+    """Each prompt so many times, one after the other."""
+    if count == 1:
+        return batch
+    starts = None if batch.starts is None else tuple([start for start in batch.starts for _ in range(count)])
+    return Batch(batch.tokens.repeat(count, 0), starts)
+
+
+def _logprobs_of(call: str, logprobs: Any, details: bool, vocabulary: int) -> tuple[bool, int]:
+    """Whether log-probabilities are returned, and the number of alternatives with theirs."""
+    if isinstance(logprobs, bool | np.bool_):
+        if logprobs and call == "stream" and not details:
+            raise KindError("stream: logprobs=True needs details=True: a plain stream has only tokens")
+        return bool(logprobs), 0
+    count = integer_of(call, "logprobs", logprobs, 0)
+    if count > vocabulary:
+        raise RangeError(f"{call}: logprobs must be at most the vocabulary of {vocabulary}, got {count}")
+    if not details:
+        raise KindError(f"{call}: logprobs={count}, for alternatives of each token, needs details=True")
+    return True, count
+
+
+def _texts_of(call: str, tokenizer: Any, stop_text: str | Sequence[str] | None, rows: int) -> list[StopText]:
+    """The text of each row, if there is a tokenizer."""
+    strings = [stop_text] if isinstance(stop_text, str) else stop_text
+    if strings is not None and not isinstance(strings, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise KindError(f"{call}: stop_text must be a string, or a list of strings, got {stop_text!r}")
+    for string in strings or ():
+        if not isinstance(string, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise KindError(f"{call}: stop_text must be a string, or a list of strings, got {string!r} in it")
+        if not string:
+            raise RangeError(f"{call}: a string of stop_text is empty; give at least one character")
+    if tokenizer is None:
+        if strings:
+            raise KindError(f"{call}: stop_text needs tokenizer=, which turns tokens into text")
+        return []
+    if not callable(getattr(tokenizer, "decoder", None)):
+        raise KindError(f"{call}: tokenizer must have decoder(), as a phlox.text.Tokenizer, got {tokenizer!r}")
+    return [StopText(tokenizer.decoder(), strings or ()) for _ in range(rows)]
+
+
+def _streams_of(call: str, seeds: Sequence[int] | None, rows: int) -> list[Stream] | None:
+    """The random stream of each row."""
+    if seeds is None:
+        return None
+    if isinstance(seeds, str) or not isinstance(seeds, (Sequence, np.ndarray)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise KindError(f"{call}: seeds must be a list of integers, one for each prompt, got {seeds!r}")
+    if len(seeds) != rows:
+        raise ShapeError(f"{call}: seeds must have one integer for each prompt, got {len(seeds)} for {rows}")
+    streams: list[Stream] = []
+    for number, value in enumerate(seeds):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise KindError(f"{call}: seeds[{number}] must be a whole number, got {value!r}")
+        with random_stream(int(value)) as opened:
+            streams.append(opened)
+    return streams
