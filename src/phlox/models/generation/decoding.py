@@ -9,7 +9,7 @@ from phlox.backend import Device, Float
 from phlox.backend.contract.backend import engine_of
 from phlox.models.generation.ends import TextEnds
 from phlox.models.generation.processing import History, Processing, history_of, process
-from phlox.models.generation.prompts import Batch, Tokens
+from phlox.models.generation.prompts import Batch, Tokens, every_nth
 from phlox.models.generation.sampling import Cuts, Sampling, sample
 from phlox.nn.key_value_cache import OwnedKeyValueCache
 from phlox.random import Stream, uniform
@@ -19,6 +19,7 @@ from phlox.transform import compile as compiled
 
 if TYPE_CHECKING:
     from phlox.models.causal import CausalCache, CausalModel
+    from phlox.models.generation.beams import Beams
 
 Numbers = Tensor[Any, Any, Float]
 
@@ -75,6 +76,8 @@ class Generation(NamedTuple):
     ends: TextEnds
     samples: int = 1
     """So many successive rows have the same prompt."""
+    beams: Beams | None = None
+    tokenizer: Any = None
 
     @property
     def in_programs(self) -> bool:
@@ -109,7 +112,7 @@ def draws(generation: Generation) -> Iterator[Drawn]:
     functions = functions_of(generation)
     filled, token = context, pieces[0]
     if isinstance(rule, Rule):
-        rule = rule._replace(history=_history(generation))
+        rule = rule._replace(history=history_of_rule(generation))
     cache: CausalCache = ()
     for number in range(count):
         if isinstance(rule, Rule):
@@ -149,7 +152,7 @@ def functions_of(generation: Generation) -> Functions:
     return Functions(_extend, _prefill, _share, _decode)
 
 
-def _history(generation: Generation) -> History | None:
+def history_of_rule(generation: Generation) -> History | None:
     """The prompts, if the rule depends on the texts so far."""
     processing = generation.rule.processing if isinstance(generation.rule, Rule) else None
     if processing is None or not processing.needs_history:
@@ -175,7 +178,7 @@ def fill(
     rows = None
     if samples > 1:
         rows = arange(window.shape[0], device=window.device) // samples
-        window, starts = window[::samples], None if starts is None else starts[::samples]
+        window, starts = every_nth(Batch(window, starts), samples)
     filled = window.shape[1]
     capacity = _round_up(filled + new, context) if in_programs else min(context, filled + new)
     cache = _new_cache(model, window, capacity, starts, in_programs)

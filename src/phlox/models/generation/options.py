@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
 import numpy as np
 
 from phlox.errors import KindError, RangeError, ShapeError
+from phlox.models.generation.beams import Beams
 from phlox.models.generation.decoding import Generation, Rule
 from phlox.models.generation.ends import IncrementalDecoder, StopText, TextEnds
 from phlox.models.generation.processing import Processor, processing_of
-from phlox.models.generation.prompts import Batch, Prompts, Tokens, batch_of, integer_of, tokens_of
+from phlox.models.generation.prompts import Batch, Prompts, Tokens, batch_of, integer_of, number_of, repeated, tokens_of
 from phlox.models.generation.sampling import sampling_of
 from phlox.random import Stream
 from phlox.random import stream as random_stream
@@ -46,6 +48,10 @@ class GenerationOptions(TypedDict, total=False):
     processors: Sequence[Processor]
     seeds: Sequence[int] | None
     samples: int
+    beams: int
+    length_penalty: float
+    early_stopping: bool | Literal["never"]
+    n_best: int
     stop: int | Sequence[int] | None
     stop_text: str | Sequence[str] | None
     tokenizer: TokenizerLike | None
@@ -68,6 +74,10 @@ DEFAULTS: dict[str, Any] = {
     "processors": (),
     "seeds": None,
     "samples": 1,
+    "beams": 1,
+    "length_penalty": 1.0,
+    "early_stopping": False,
+    "n_best": 1,
     "stop": None,
     "stop_text": None,
     "tokenizer": None,
@@ -82,6 +92,11 @@ PROCESSING = (
     "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "banned", "no_repeat_ngram",
     "processors",
 )  # fmt: skip
+
+WITHOUT_BEAMS = (
+    "temperature", "top_k", "top_p", "min_p", "typical_p", "seeds", "samples", "stop_text", "logprobs",
+)  # fmt: skip
+"""The options that beam search does not have: it draws nothing."""
 
 
 def all_options(call: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,8 +117,13 @@ def generation_of(
         call, *(options[name] for name in ("temperature", "top_k", "top_p", "min_p", "typical_p"))
     )
     batch = batch_of(call, prompt, config.vocabulary, config.context, device)
+    most = integer_of(call, "max_new_tokens", max_new_tokens, 0)
     samples = integer_of(call, "samples", options["samples"], 1)
-    batch = _repeated(batch, samples)
+    beams = _beams_of(call, options)
+    if beams is not None:
+        samples = beams.count
+        _check_context(call, "beams", batch, most, config.context)
+    batch = repeated(batch, samples)
     rows = batch.tokens.shape[0]
     processing = processing_of(call, device, config.vocabulary, **{name: options[name] for name in PROCESSING})
     streams = _streams_of(call, options["seeds"], rows)
@@ -116,6 +136,8 @@ def generation_of(
         texts=_texts_of(call, options["tokenizer"], options["stop_text"], rows),
     )  # fmt: skip
     logprobs, alternatives = _logprobs_of(call, options["logprobs"], options["details"], config.vocabulary)
+    if beams is not None:  # enough continuations, so that one for each beam does not end
+        alternatives = max(2, 1 + len(stops)) * beams.count
     ranks = arange(alternatives, device=device) if alternatives else None
     rule = Rule(sampling, cuts, processing, None, None, logprobs, ranks)
     is_plain = rule[1:] == (None, None, None, None, False, None, None) and not ends.masks
@@ -123,21 +145,48 @@ def generation_of(
         model,
         batch,
         stops,
-        integer_of(call, "max_new_tokens", max_new_tokens, 0),
+        most,
         sampling if is_plain and (streams is None or sampling.temperature is None) else rule,
         streams,
         options["compile"],
         ends,
         samples,
+        beams,
+        options["tokenizer"],
     )
 
 
-def _repeated(batch: Batch, count: int) -> Batch:
-    """Each prompt so many times, one after the other."""
+def _beams_of(call: str, options: Mapping[str, Any]) -> Beams | None:
+    """The options of beam search; None without it."""
+    count = integer_of(call, "beams", options["beams"], 1)
     if count == 1:
-        return batch
-    starts = None if batch.starts is None else tuple([start for start in batch.starts for _ in range(count)])
-    return Batch(batch.tokens.repeat(count, 0), starts)
+        for name in ("length_penalty", "early_stopping", "n_best"):
+            if options[name] != DEFAULTS[name]:
+                raise RangeError(f"{call}: {name} is for beam search; give beams, at least 2")
+        return None
+    if call == "stream":
+        raise KindError("stream: beams are not streamed: their first tokens are known at the end; use generate")
+    for name in WITHOUT_BEAMS:
+        if options[name] != DEFAULTS[name] and (name, options[name]) != ("temperature", 0):
+            raise RangeError(f"{call}: beams cannot be combined with {name}; leave one of them out")
+    if options["early_stopping"] not in (True, False, "never"):
+        raise KindError(f"{call}: early_stopping must be True, False or 'never', got {options['early_stopping']!r}")
+    penalty = number_of(call, "length_penalty", options["length_penalty"])
+    if not math.isfinite(penalty):
+        raise RangeError(f"{call}: length_penalty must be finite, got {penalty}")
+    n_best = integer_of(call, "n_best", options["n_best"], 1)
+    if n_best > count:
+        raise RangeError(f"{call}: n_best must be at most the number of beams, {count}, got {n_best}")
+    return Beams(count, penalty, options["early_stopping"], n_best)
+
+
+def _check_context(call: str, name: str, batch: Batch, most: int, context: int) -> None:
+    """Raise `ShapeError` if the texts do not fit the context."""
+    n = batch.tokens.shape[1]
+    if n + most - 1 > context:
+        raise ShapeError(
+            f"{call}: with {name}, a text must fit the context of {context}, got a prompt of {n} and {most} new tokens"
+        )
 
 
 def _logprobs_of(call: str, logprobs: Any, details: bool, vocabulary: int) -> tuple[bool, int]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
+import numpy as np
 from typing_extensions import Unpack
 
 from phlox.errors import ShapeError
+from phlox.models.generation.beams import Beams, Hypothesis, search
 from phlox.models.generation.decoding import Generation, Numbers, draws
+from phlox.models.generation.ends import StopText
 from phlox.models.generation.options import GenerationOptions, all_options, generation_of
-from phlox.models.generation.prompts import Prompts, Tokens
-from phlox.tensor import Tensor, concat, zeros
+from phlox.models.generation.prompts import Batch, Prompts, Tokens, every_nth
+from phlox.tensor import Tensor, concat, tensor, zeros
 
 if TYPE_CHECKING:
     from phlox.models.causal import CausalModel
@@ -54,6 +57,8 @@ class Completion(NamedTuple):
     """The likeliest tokens in place of each token, see `Step`."""
     reason: Literal["stop", "length"]
     """Why the text ended, see `Step`."""
+    score: float | None = None
+    """With beams: the log-probability of the new tokens, divided by their number to the power of length_penalty."""
 
 
 @overload
@@ -130,6 +135,13 @@ def generate(
         seeds: a seed for each row: it is continued as if it was alone in `with phlox.random.stream(seed):`.
         samples: the number of texts for each prompt, which is processed once. The result is the one for a batch that
             has each prompt so many times, one after the other.
+        beams: at least 2: search the likeliest whole texts, with so many at a time, and draw nothing. As in
+            transformers; the texts must fit the context.
+        length_penalty: the scores of finished texts are their log-probabilities, divided by their numbers of new tokens
+            to this power; above zero, it favors long texts.
+        early_stopping: when a beam search ends: True as soon as there are as many finished texts as beams; False if it
+            seems that no better ones follow; "never" if none can follow.
+        n_best: the number of texts of a beam search for each prompt, best first, in the form of `samples`.
         stop: a token, or several, that end a text. The stop token itself is not part of it.
         stop_text: a string, or several, that end a text as soon as its new tokens contain one. The returned tokens
             include those of the string; `details` has the text, which ends where the string begins.
@@ -171,6 +183,8 @@ def generate(
     generation = generation_of("generate", model, prompt, max_new_tokens, settings)
     if settings["details"]:
         return _completions(generation)
+    if generation.beams is not None:
+        return _best_texts(generation, prompt, generation.beams)
     batch, ends = generation.batch, generation.ends
     rows, n = batch.tokens.shape
     pieces: list[Tokens] = []
@@ -180,17 +194,33 @@ def generate(
         if drawn.logprob is not None:
             likely.append(drawn.logprob)
     text = ends.cut(concat([batch.tokens, *pieces], 1), n, None)
+    tokens = _as_prompted(prompt, batch, text, [ends.length(row) for row in range(rows)])
+    if not settings["logprobs"]:
+        return tokens
     rated = ends.cut(concat(likely, 1), 0, 0.0) if likely else zeros((rows, 0), device=batch.tokens.device)
-    tokens: Any
-    values: Any
     if isinstance(prompt, Tensor):
-        is_single = prompt.ndim == 1 and rows == 1
-        tokens, values = ((x[0] if is_single else x).to_device(prompt.device) for x in (text, rated))
-    else:
-        lengths = [ends.length(row) for row in range(rows)]
-        tokens = [text[row, n - batch.lengths[row] : n + lengths[row]] for row in range(rows)]
-        values = [rated[row, : lengths[row]] for row in range(rows)]
-    return Generated(tokens, values) if settings["logprobs"] else tokens
+        return Generated(tokens, (rated[0] if tokens.ndim == 1 else rated).to_device(prompt.device))
+    return Generated(tokens, [rated[row, : ends.length(row)] for row in range(rows)])
+
+
+def _as_prompted(prompt: Tokens | Prompts, batch: Batch, text: Tokens, lengths: list[int]) -> Any:
+    """Texts [rows, n + new] in the form of the prompt; `lengths` are the numbers of new tokens."""
+    rows, n = batch.tokens.shape
+    if isinstance(prompt, Tensor):
+        return (text[0] if prompt.ndim == 1 and rows == 1 else text).to_device(prompt.device)
+    return [text[row, n - batch.lengths[row] : n + lengths[row]] for row in range(rows)]
+
+
+def _best_texts(generation: Generation, prompt: Tokens | Prompts, beams: Beams) -> Any:
+    """The texts of a beam search, in the form of the prompt."""
+    hypotheses = search(generation, beams)
+    lengths = [len(hypothesis.tokens) for hypothesis in hypotheses]
+    new = np.zeros((len(hypotheses), max(lengths)), np.int64)
+    for row, (tokens, stop, _) in zip(new, hypotheses, strict=True):
+        row[: len(tokens)], row[len(tokens) :] = tokens, stop or 0
+    batch = every_nth(generation.batch, beams.count, beams.n_best)
+    text = concat([batch.tokens, tensor(new, device=batch.tokens.device)], 1)
+    return _as_prompted(prompt, batch, text, lengths)
 
 
 @overload
@@ -296,6 +326,8 @@ def _detailed_steps(generation: Generation) -> Iterator[list[Step | None]]:
 
 
 def _completions(generation: Generation) -> list[Completion]:
+    if generation.beams is not None:
+        return [_completion_of(generation, hypothesis) for hypothesis in search(generation, generation.beams)]
     rows: list[list[Step]] = [[] for _ in range(generation.ends.rows)]
     for steps in _detailed_steps(generation):
         for row, step in zip(rows, steps, strict=True):
@@ -316,3 +348,12 @@ def _completions(generation: Generation) -> list[Completion]:
             )
         )
     return completions
+
+
+def _completion_of(generation: Generation, hypothesis: Hypothesis) -> Completion:
+    tokens, stop, score = hypothesis
+    text = None
+    if generation.tokenizer is not None:
+        decoded = StopText(generation.tokenizer.decoder())
+        text = "".join([*map(decoded.add, tokens), decoded.end()])
+    return Completion(tokens, text, [], [], "length" if stop is None else "stop", score)
