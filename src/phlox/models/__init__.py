@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from phlox.models.causal import *
     from phlox.models.decoder import *
     from phlox.models.digits import *
+    from phlox.models.generation import Completion as Completion
+    from phlox.models.generation import PrefixCache as PrefixCache
+    from phlox.models.generation import Step as Step
+    from phlox.models.generation import StopText as StopText
     from phlox.models.gpt import *
     from phlox.models.llama import *
     from phlox.models.recipe import *
@@ -23,6 +27,7 @@ __getattr__, __dir__ = lazily(
         "causal": "CausalConfig CausalModel",
         "decoder": "Decoder DecoderConfig",
         "digits": "DigitsConfig DigitsNet",
+        "generation": "Completion PrefixCache Step StopText",
         "gpt": "Gpt GptConfig",
         "llama": "Llama LlamaConfig",
         "recipe": "DigitsRecipe DigitsRun DigitsTraining Verification",

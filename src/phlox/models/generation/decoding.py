@@ -20,6 +20,7 @@ from phlox.transform import compile as compiled
 if TYPE_CHECKING:
     from phlox.models.causal import CausalCache, CausalModel
     from phlox.models.generation.beams import Beams
+    from phlox.models.generation.prefix_cache import PrefixCache
 
 Numbers = Tensor[Any, Any, Float]
 
@@ -78,6 +79,9 @@ class Generation(NamedTuple):
     """So many successive rows have the same prompt."""
     beams: Beams | None = None
     tokenizer: Any = None
+    chunk: int | None = None
+    """The most tokens of a prompt that are processed at once."""
+    prefixes: PrefixCache | None = None
 
     @property
     def in_programs(self) -> bool:
@@ -140,9 +144,28 @@ def draws(generation: Generation) -> Iterator[Drawn]:
         token = drawn.token
         pieces.append(token)
         ends.add(token)
-        yield drawn
+        try:
+            yield drawn
+        except GeneratorExit:
+            _keep_prefixes(generation, concat(pieces, 1), starts, cache, filled)
+            raise
         if ends.all_ended:
-            return
+            break
+    if cache:
+        _keep_prefixes(generation, concat(pieces, 1), starts, cache, filled)
+
+
+def _keep_prefixes(
+    generation: Generation, text: Tokens, starts: tuple[int, ...] | None, cache: CausalCache, filled: int
+) -> None:
+    """Add the texts to the prefix cache, up to their ends; the cache has their first `filled` columns."""
+    prefixes, ends = generation.prefixes, generation.ends
+    if prefixes is None:
+        return
+    for row, tokens in enumerate(text.numpy()):
+        start = 0 if starts is None else starts[row]
+        end = min(filled, len(tokens) - (ends.count - ends.length(row)))
+        prefixes.add(cache, row, tokens[start:end], start)
 
 
 def functions_of(generation: Generation) -> Functions:
@@ -182,9 +205,23 @@ def fill(
     filled = window.shape[1]
     capacity = _round_up(filled + new, context) if in_programs else min(context, filled + new)
     cache = _new_cache(model, window, capacity, starts, in_programs)
-    if in_programs:  # pad to one of a few lengths: few programs are compiled
-        window = window.pad(((0, 0), (0, _round_up(filled, capacity) - filled)))
-    return window, filled, cache, rows
+    begin = 0
+    if generation.prefixes is not None:
+        cache, begin = generation.prefixes.restore(cache, window.numpy(), starts)
+        window = window[:, begin:]
+    count, chunk = filled - begin, generation.chunk
+    if chunk is None or count <= chunk:
+        if in_programs:  # pad to one of a few lengths: few programs are compiled
+            window = window.pad(((0, 0), (0, _round_up(count, capacity) - count)))
+        return window, count, cache, rows
+    # The first chunk has fewer tokens than the others. Those after them, which complete its shape, are overwritten.
+    size, begin = (count - 1) % chunk + 1, 0
+    part = window[:, : chunk if in_programs else size]
+    while begin + size < count:
+        cache = functions.extend(model, part, size, cache)
+        begin, size = begin + size, chunk
+        part = window[:, begin : begin + chunk]
+    return part, size, cache, rows
 
 
 def _units(streams: list[Stream], device: Device) -> Tokens:
@@ -218,7 +255,7 @@ def _form(generation: Generation) -> Hashable:
     sizes = tuple([(path, param.shape) for path, param in model.named_params()])
     options = [*sampling, *(cuts or (None, None)), *(processing or ()), generation.streams]
     ranks = None if rule.ranks is None else rule.ranks.shape
-    on = *[value is None for value in options], rule.logprobs, ranks, generation.ends.masks
+    on = *[value is None for value in options], rule.logprobs, ranks, generation.ends.masks, generation.chunk
     capacity = _round_up(n + count, context)
     beyond = (n, count) if n + count > context else None  # there are programs for the last halves, too
     length = _history_length(n + count) if processing is not None and processing.needs_history else None

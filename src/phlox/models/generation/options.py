@@ -12,6 +12,7 @@ from phlox.errors import KindError, RangeError, ShapeError
 from phlox.models.generation.beams import Beams
 from phlox.models.generation.decoding import Generation, Rule
 from phlox.models.generation.ends import IncrementalDecoder, StopText, TextEnds
+from phlox.models.generation.prefix_cache import PrefixCache
 from phlox.models.generation.processing import Processor, processing_of
 from phlox.models.generation.prompts import Batch, Prompts, Tokens, batch_of, integer_of, number_of, repeated, tokens_of
 from phlox.models.generation.sampling import sampling_of
@@ -56,6 +57,8 @@ class GenerationOptions(TypedDict, total=False):
     stop_text: str | Sequence[str] | None
     tokenizer: TokenizerLike | None
     min_new_tokens: int
+    prefill_chunk: int | None
+    prefix_cache: PrefixCache | None
     compile: bool | Literal["auto"]
 
 
@@ -82,6 +85,8 @@ DEFAULTS: dict[str, Any] = {
     "stop_text": None,
     "tokenizer": None,
     "min_new_tokens": 0,
+    "prefill_chunk": None,
+    "prefix_cache": None,
     "logprobs": False,
     "details": False,
     "compile": "auto",
@@ -135,6 +140,11 @@ def generation_of(
         min_new_tokens=integer_of(call, "min_new_tokens", options["min_new_tokens"], 0),
         texts=_texts_of(call, options["tokenizer"], options["stop_text"], rows),
     )  # fmt: skip
+    chunk, prefixes = options["prefill_chunk"], options["prefix_cache"]
+    if prefixes is not None:
+        if not isinstance(prefixes, PrefixCache):
+            raise KindError(f"{call}: prefix_cache must be a PrefixCache, got {prefixes!r}")
+        prefixes.check(call, model)
     logprobs, alternatives = _logprobs_of(call, options["logprobs"], options["details"], config.vocabulary)
     if beams is not None:  # enough continuations, so that one for each beam does not end
         alternatives = max(2, 1 + len(stops)) * beams.count
@@ -153,6 +163,8 @@ def generation_of(
         samples,
         beams,
         options["tokenizer"],
+        None if chunk is None else integer_of(call, "prefill_chunk", chunk, 1),
+        prefixes,
     )
 
 

@@ -148,6 +148,9 @@ def generate(
         tokenizer: a `phlox.text.Tokenizer` or another object with its `decoder()`, for stop_text and the text of
             details.
         min_new_tokens: stop tokens are not drawn before so many tokens.
+        prefill_chunk: the most tokens of the prompts to process at once; this bounds the memory of activations.
+        prefix_cache: a `PrefixCache` with keys and values of texts that begin in the same way, to which these texts are
+            added.
         logprobs: whether to return the log-probabilities of new tokens, too: those that the model itself gives them,
             before any option. A number asks for so many of the likeliest tokens in each place, too, with details.
         details: whether to return a list with a `Completion` for each text, with the new tokens, their text,
