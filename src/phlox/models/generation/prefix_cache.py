@@ -5,17 +5,19 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from phlox.errors import ConfigError, RangeError
+from phlox.module import Module
+from phlox.nn import KeyValueCache
 from phlox.tensor import Tensor, concat, zeros
 
-if TYPE_CHECKING:
-    from phlox.models.causal import CausalCache, CausalModel
+Layers: TypeAlias = tuple[KeyValueCache, ...]
+"""The cache of each layer."""
 
-Columns = list[Tensor[Any, Any, Any]]
+Columns: TypeAlias = list[Tensor[Any, Any, Any]]
 """The arrays of all layers [1, heads, tokens, width] for successive tokens."""
 
 
@@ -50,7 +52,7 @@ class PrefixCache:
     (True, 4)
     """
 
-    def __init__(self, model: CausalModel[Any, Any], *, max_bytes: int = 2**30, block: int = 32) -> None:
+    def __init__(self, model: Module, *, max_bytes: int = 2**30, block: int = 32) -> None:
         if max_bytes < 0 or block < 1:
             raise RangeError(
                 f"PrefixCache: max_bytes must be at least zero and block at least one, got {max_bytes} and {block}"
@@ -76,7 +78,7 @@ class PrefixCache:
             self._blocks.clear()
             self.bytes = 0
 
-    def check(self, call: str, model: CausalModel[Any, Any]) -> None:
+    def check(self, call: str, model: Module) -> None:
         """Raise `ConfigError` if this cache is for another model; `call` begins the message."""
         params = _params_of(model)
         if len(params) != len(self._params) or any(a is not b for a, b in zip(params, self._params, strict=True)):
@@ -85,8 +87,8 @@ class PrefixCache:
             )
 
     def restore(
-        self, cache: CausalCache, tokens: np.ndarray[Any, Any], starts: Sequence[int] | None = None
-    ) -> tuple[CausalCache, int]:
+        self, cache: Layers, tokens: np.ndarray[Any, Any], starts: Sequence[int] | None = None
+    ) -> tuple[Layers, int]:
         """An empty cache with the first columns that are known for texts [batch, n], and the number of these columns.
 
         The texts begin in the columns `starts`. At least one token of each is left to process.
@@ -116,7 +118,7 @@ class PrefixCache:
         layers = [layer._make([filled(x) for x in layer]) for layer in cache]
         return tuple([layer._replace(position=layer.position + count) for layer in layers]), count
 
-    def add(self, cache: CausalCache, row: int, tokens: Sequence[int], start: int = 0) -> None:
+    def add(self, cache: Layers, row: int, tokens: Sequence[int], start: int = 0) -> None:
         """Keep the keys and values of a text, which is in a row of a cache from the column `start` on."""
         tokens = [int(token) for token in tokens]
         with self._lock:
@@ -154,16 +156,16 @@ class PrefixCache:
         return path
 
 
-def _params_of(model: CausalModel[Any, Any]) -> list[Any]:
+def _params_of(model: Module) -> list[Any]:
     return [param.val().primitive for _, param in model.valid().named_params()]
 
 
-def _arrays(cache: CausalCache) -> Columns:
+def _arrays(cache: Layers) -> Columns:
     """The arrays of all layers that have columns: [batch, heads, capacity, width]."""
     return [x for layer in cache for x in layer if x is not None and x.ndim == 4]
 
 
-def _layout(cache: CausalCache) -> Hashable:
+def _layout(cache: Layers) -> Hashable:
     """What keys and values of this kind of cache have in common."""
     return tuple([(x.kind, x.shape[1], x.shape[3]) for x in _arrays(cache)])
 
