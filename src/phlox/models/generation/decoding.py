@@ -11,7 +11,8 @@ from phlox.models.generation.ends import TextEnds
 from phlox.models.generation.processing import History, Processing, history_of, process
 from phlox.models.generation.prompts import Batch, Tokens, every_nth
 from phlox.models.generation.sampling import Cuts, Sampling, sample
-from phlox.nn.key_value_cache import OwnedKeyValueCache
+from phlox.nn.key_value_cache import KeyValueCache, OwnedKeyValueCache
+from phlox.nn.small_caches import Int4KeyValueCache, Int8KeyValueCache, WindowKeyValueCache, owned
 from phlox.random import Stream, uniform
 from phlox.random import stream as random_stream
 from phlox.tensor import Tensor, arange, concat, tensor
@@ -82,6 +83,7 @@ class Generation(NamedTuple):
     chunk: int | None = None
     """The most tokens of a prompt that are processed at once."""
     prefixes: PrefixCache | None = None
+    cache: str = "auto"
 
     @property
     def in_programs(self) -> bool:
@@ -197,14 +199,14 @@ def fill(
     Returns these tokens, which may end with padding, their number, the cache, and the rows of it that each text needs
     (None for all), because successive texts have the same prompt.
     """
-    model, context, in_programs = generation.model, generation.model.config.context, generation.in_programs
+    context, in_programs = generation.model.config.context, generation.in_programs
     rows = None
     if samples > 1:
         rows = arange(window.shape[0], device=window.device) // samples
         window, starts = every_nth(Batch(window, starts), samples)
     filled = window.shape[1]
     capacity = _round_up(filled + new, context) if in_programs else min(context, filled + new)
-    cache = _new_cache(model, window, capacity, starts, in_programs)
+    cache = _new_cache(generation, window.shape[0], capacity, starts)
     begin = 0
     if generation.prefixes is not None:
         cache, begin = generation.prefixes.restore(cache, window.numpy(), starts)
@@ -218,7 +220,7 @@ def fill(
     size, begin = (count - 1) % chunk + 1, 0
     part = window[:, : chunk if in_programs else size]
     while begin + size < count:
-        cache = functions.extend(model, part, size, cache)
+        cache = functions.extend(generation.model, part, size, cache)
         begin, size = begin + size, chunk
         part = window[:, begin : begin + chunk]
     return part, size, cache, rows
@@ -255,13 +257,21 @@ def _form(generation: Generation) -> Hashable:
     sizes = tuple([(path, param.shape) for path, param in model.named_params()])
     options = [*sampling, *(cuts or (None, None)), *(processing or ()), generation.streams]
     ranks = None if rule.ranks is None else rule.ranks.shape
-    on = *[value is None for value in options], rule.logprobs, ranks, generation.ends.masks, generation.chunk
+    on = (
+        *[value is None for value in options],
+        rule.logprobs,
+        ranks,
+        generation.ends.masks,
+        generation.chunk,
+        generation.cache,
+    )
+    caches = generation.chunk, generation.cache, generation.prefixes is None
     capacity = _round_up(n + count, context)
     beyond = (n, count) if n + count > context else None  # there are programs for the last halves, too
     length = _history_length(n + count) if processing is not None and processing.needs_history else None
     lengths = _round_up(n, capacity), capacity, beyond, length, batch.starts is None
     functions = () if processing is None else processing.functions
-    return type(model), batch.tokens.device, sizes, rows, lengths, on, functions
+    return type(model), batch.tokens.device, sizes, rows, lengths, on, functions, caches
 
 
 def _round_up(size: int, most: int) -> int:
@@ -280,16 +290,25 @@ def _shift_starts(starts: tuple[int, ...] | None, left_out: int) -> tuple[int, .
     return new_starts if any(new_starts) else None
 
 
-def _new_cache(
-    model: CausalModel[Any, Any], window: Tokens, capacity: int, starts: tuple[int, ...] | None, in_programs: bool
-) -> CausalCache:
+def _new_cache(generation: Generation, rows: int, capacity: int, starts: tuple[int, ...] | None) -> CausalCache:
     """An empty cache; it is written to in place if the engine can do that without a compiled program."""
-    cache = model.init_cache(window.shape[0], capacity)
-    start = None if starts is None else tensor(starts, device=window.device)
-    cache = tuple(layer._replace(start=start) for layer in cache)
-    if in_programs or not window.backend.is_plain(cache[0].key.primitive):
-        return cache
-    return tuple(OwnedKeyValueCache(*layer) for layer in cache)
+    model, kind, device = generation.model, generation.cache, generation.batch.tokens.device
+    start = None if starts is None else tensor(starts, device=device)
+    layers: list[Any] = []
+    has_windows = kind != "full" and generation.prefixes is None  # a prefix has all columns
+    small = {"int8": Int8KeyValueCache, "int4": Int4KeyValueCache}.get(kind)
+    for block, layer in zip(model.blocks, model.init_cache(rows, 1), strict=True):
+        window = getattr(block.attention, "window", None) if has_windows else None
+        if window is not None and window < capacity:
+            layer = WindowKeyValueCache.of(layer, window)
+        elif small is not None:
+            layer = small.of(layer, capacity)
+        else:
+            layer = block.attention.init_cache(rows, capacity)
+        layers.append(layer._replace(start=start))
+    if generation.in_programs or not device.backend.is_plain(layers[0].key.primitive):
+        return tuple(layers)
+    return tuple([OwnedKeyValueCache(*layer) if isinstance(layer, KeyValueCache) else owned(layer) for layer in layers])
 
 
 def reordered(cache: CausalCache, rows: Tokens) -> CausalCache:
@@ -299,18 +318,27 @@ def reordered(cache: CausalCache, rows: Tokens) -> CausalCache:
 
 def _extend(model: CausalModel[Any, Any], tokens: Tokens, count: int, cache: CausalCache) -> CausalCache:
     """The cache with the first `count` of these tokens; the others are padding."""
-    _, extended = model.hidden(tokens, cache=cache)
+    return _extended(model, tokens, count, cache)[1]
+
+
+def _extended(
+    model: CausalModel[Any, Any], tokens: Tokens, count: int, cache: CausalCache
+) -> tuple[Numbers, CausalCache]:
+    """The hidden states, and the cache with the first `count` of these tokens."""
+    before: Any = cache
+    cache = tuple([x._replace(new=count) if isinstance(x, WindowKeyValueCache) else x for x in before])
+    x, extended = model.hidden(tokens, cache=cache)
     # The cache contains padding too, after its position. It is overwritten before it is attended to.
-    return tuple([layer._replace(position=old.position + count) for layer, old in zip(extended, cache, strict=True)])
+    cache = tuple([layer._replace(position=old.position + count) for layer, old in zip(extended, cache, strict=True)])
+    return x, cache
 
 
 def last_logits(
     model: CausalModel[Any, Any], tokens: Tokens, count: int, cache: CausalCache
 ) -> tuple[Numbers, CausalCache]:
     """The logits [batch, 1, vocabulary] after the first `count` of these tokens, and the cache with these."""
-    x, extended = model.hidden(tokens, cache=cache)
+    x, cache = _extended(model, tokens, count, cache)
     last = arange(1, device=tokens.device) + count - 1
-    cache = tuple([layer._replace(position=old.position + count) for layer, old in zip(extended, cache, strict=True)])
     return model.logits(x.take(last, 1)), cache
 
 

@@ -59,6 +59,7 @@ class GenerationOptions(TypedDict, total=False):
     min_new_tokens: int
     prefill_chunk: int | None
     prefix_cache: PrefixCache | None
+    cache: Literal["auto", "full", "int8", "int4"]
     compile: bool | Literal["auto"]
 
 
@@ -87,6 +88,7 @@ DEFAULTS: dict[str, Any] = {
     "min_new_tokens": 0,
     "prefill_chunk": None,
     "prefix_cache": None,
+    "cache": "auto",
     "logprobs": False,
     "details": False,
     "compile": "auto",
@@ -145,6 +147,9 @@ def generation_of(
         if not isinstance(prefixes, PrefixCache):
             raise KindError(f"{call}: prefix_cache must be a PrefixCache, got {prefixes!r}")
         prefixes.check(call, model)
+    cache = options["cache"]
+    if cache not in ("auto", "full", "int8", "int4"):
+        raise KindError(f"{call}: cache must be 'auto', 'full', 'int8' or 'int4', got {cache!r}")
     logprobs, alternatives = _logprobs_of(call, options["logprobs"], options["details"], config.vocabulary)
     if beams is not None:  # enough continuations, so that one for each beam does not end
         alternatives = max(2, 1 + len(stops)) * beams.count
@@ -165,6 +170,7 @@ def generation_of(
         options["tokenizer"],
         None if chunk is None else integer_of(call, "prefill_chunk", chunk, 1),
         prefixes,
+        cache,
     )
 
 

@@ -151,6 +151,8 @@ def generate(
         prefill_chunk: the most tokens of the prompts to process at once; this bounds the memory of activations.
         prefix_cache: a `PrefixCache` with keys and values of texts that begin in the same way, to which these texts are
             added.
+        cache: how keys and values are stored. "auto" keeps only those that a layer's window shows, "full" keeps all;
+            "int8" and "int4" store them in so many bits, those of layers without a window.
         logprobs: whether to return the log-probabilities of new tokens, too: those that the model itself gives them,
             before any option. A number asks for so many of the likeliest tokens in each place, too, with details.
         details: whether to return a list with a `Completion` for each text, with the new tokens, their text,
