@@ -118,6 +118,11 @@ def generation_of(
     call: str, model: CausalModel[Any, Any], prompt: Tokens | Prompts, max_new_tokens: int, options: dict[str, Any]
 ) -> Generation:
     """The checked arguments; `call` begins an error message."""
+    chunk, prefixes = options["prefill_chunk"], options["prefix_cache"]
+    if prefixes is not None:
+        if not isinstance(prefixes, PrefixCache):
+            raise KindError(f"{call}: prefix_cache must be a PrefixCache, got {prefixes!r}")
+        prefixes.check(call, model)
     model = model.valid()
     config, device = model.config, model.tokens.weight.device
     sampling, cuts = sampling_of(
@@ -142,11 +147,6 @@ def generation_of(
         min_new_tokens=integer_of(call, "min_new_tokens", options["min_new_tokens"], 0),
         texts=_texts_of(call, options["tokenizer"], options["stop_text"], rows),
     )  # fmt: skip
-    chunk, prefixes = options["prefill_chunk"], options["prefix_cache"]
-    if prefixes is not None:
-        if not isinstance(prefixes, PrefixCache):
-            raise KindError(f"{call}: prefix_cache must be a PrefixCache, got {prefixes!r}")
-        prefixes.check(call, model)
     cache = options["cache"]
     if cache not in ("auto", "full", "int8", "int4"):
         raise KindError(f"{call}: cache must be 'auto', 'full', 'int8' or 'int4', got {cache!r}")

@@ -157,6 +157,8 @@ class PrefixCache:
 
 
 def _params_of(model: Module) -> list[Any]:
+    for _, param in model.named_params():
+        param.val()  # created here, if it is not yet: a view would create another one
     return [param.val().primitive for _, param in model.valid().named_params()]
 
 
