@@ -37,14 +37,14 @@ def test_windows(backend: Backend, compile: bool, monkeypatch: pytest.MonkeyPatc
     model = model_of(backend)
     options: dict[str, Any] = {"temperature": 0.0, "compile": compile}
     kinds: list[list[tuple[str, int]]] = []
-    new_cache = decoding._new_cache
+    new_cache = decoding.new_cache
 
     def noted(*arguments: Any) -> Any:
         cache = new_cache(*arguments)
         kinds.append([(type(layer).__name__.strip("_"), layer.key.shape[2]) for layer in cache])
         return cache
 
-    monkeypatch.setattr(decoding, "_new_cache", noted)
+    monkeypatch.setattr(decoding, "new_cache", noted)
     expected = [row.tolist() for row in model.generate(PROMPTS, 14, cache="full", **options)]
     assert [row.tolist() for row in model.generate(PROMPTS, 14, **options)] == expected
     size = 40 if compile else 36

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from phlox.models.causal import CausalCache, CausalModel
     from phlox.models.generation.beams import Beams
     from phlox.models.generation.prefix_cache import PrefixCache
+    from phlox.models.generation.speculation import Speculation
 
 Numbers = Tensor[Any, Any, Float]
 
@@ -84,6 +85,7 @@ class Generation(NamedTuple):
     """The most tokens of a prompt that are processed at once."""
     prefixes: PrefixCache | None = None
     cache: str = "auto"
+    speculation: Speculation | None = None
 
     @property
     def in_programs(self) -> bool:
@@ -149,15 +151,15 @@ def draws(generation: Generation) -> Iterator[Drawn]:
         try:
             yield drawn
         except GeneratorExit:
-            _keep_prefixes(generation, concat(pieces, 1), starts, cache, filled)
+            keep_prefixes(generation, concat(pieces, 1), starts, cache, filled)
             raise
         if ends.all_ended:
             break
     if cache:
-        _keep_prefixes(generation, concat(pieces, 1), starts, cache, filled)
+        keep_prefixes(generation, concat(pieces, 1), starts, cache, filled)
 
 
-def _keep_prefixes(
+def keep_prefixes(
     generation: Generation, text: Tokens, starts: tuple[int, ...] | None, cache: CausalCache, filled: int
 ) -> None:
     """Add the texts to the prefix cache, up to their ends; the cache has their first `filled` columns."""
@@ -205,8 +207,7 @@ def fill(
         rows = arange(window.shape[0], device=window.device) // samples
         window, starts = every_nth(Batch(window, starts), samples)
     filled = window.shape[1]
-    capacity = _round_up(filled + new, context) if in_programs else min(context, filled + new)
-    cache = _new_cache(generation, window.shape[0], capacity, starts)
+    cache = new_cache(generation, window.shape[0], filled + new, starts)
     begin = 0
     if generation.prefixes is not None:
         cache, begin = generation.prefixes.restore(cache, window.numpy(), starts)
@@ -214,7 +215,7 @@ def fill(
     count, chunk = filled - begin, generation.chunk
     if chunk is None or count <= chunk:
         if in_programs:  # pad to one of a few lengths: few programs are compiled
-            window = window.pad(((0, 0), (0, _round_up(count, capacity) - count)))
+            window = window.pad(((0, 0), (0, _round_up(count, context) - count)))
         return window, count, cache, rows
     # The first chunk has fewer tokens than the others. Those after them, which complete its shape, are overwritten.
     size, begin = (count - 1) % chunk + 1, 0
@@ -266,12 +267,15 @@ def _form(generation: Generation) -> Hashable:
         generation.cache,
     )
     caches = generation.chunk, generation.cache, generation.prefixes is None
+    draft = (
+        None if generation.speculation is None else (type(generation.speculation.draft), generation.speculation.count)
+    )
     capacity = _round_up(n + count, context)
     beyond = (n, count) if n + count > context else None  # there are programs for the last halves, too
     length = _history_length(n + count) if processing is not None and processing.needs_history else None
     lengths = _round_up(n, capacity), capacity, beyond, length, batch.starts is None
     functions = () if processing is None else processing.functions
-    return type(model), batch.tokens.device, sizes, rows, lengths, on, functions, caches
+    return type(model), batch.tokens.device, sizes, rows, lengths, on, functions, caches, draft
 
 
 def _round_up(size: int, most: int) -> int:
@@ -290,12 +294,18 @@ def _shift_starts(starts: tuple[int, ...] | None, left_out: int) -> tuple[int, .
     return new_starts if any(new_starts) else None
 
 
-def _new_cache(generation: Generation, rows: int, capacity: int, starts: tuple[int, ...] | None) -> CausalCache:
-    """An empty cache; it is written to in place if the engine can do that without a compiled program."""
+def new_cache(generation: Generation, rows: int, size: int, starts: tuple[int, ...] | None) -> CausalCache:
+    """An empty cache for so many tokens, if they fit the context; in compiled programs its capacity is a power of two.
+
+    It is written to in place if the engine can do that without a compiled program.
+    """
+    context = generation.model.config.context
+    capacity = _round_up(size, context) if generation.in_programs else min(context, size)
     model, kind, device = generation.model, generation.cache, generation.batch.tokens.device
     start = None if starts is None else tensor(starts, device=device)
     layers: list[Any] = []
-    has_windows = kind != "full" and generation.prefixes is None  # a prefix has all columns
+    # A window has no tokens before it, to which speculation could return, and which a prefix has.
+    has_windows = kind != "full" and generation.prefixes is None and generation.speculation is None
     small = {"int8": Int8KeyValueCache, "int4": Int4KeyValueCache}.get(kind)
     for block, layer in zip(model.blocks, model.init_cache(rows, 1), strict=True):
         window = getattr(block.attention, "window", None) if has_windows else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, runtime_checkable
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from phlox.models.generation.prefix_cache import PrefixCache
 from phlox.models.generation.processing import Processor, processing_of
 from phlox.models.generation.prompts import Batch, Prompts, Tokens, batch_of, integer_of, number_of, repeated, tokens_of
 from phlox.models.generation.sampling import sampling_of
+from phlox.models.generation.speculation import Speculation
 from phlox.random import Stream
 from phlox.random import stream as random_stream
 from phlox.tensor import arange
@@ -30,6 +31,14 @@ class TokenizerLike(Protocol):
     def decoder(self) -> IncrementalDecoder:
         """A decoder for one text."""
         ...
+
+
+@runtime_checkable
+class CausalConfigLike(Protocol):
+    """The sizes of a causal model."""
+
+    vocabulary: int
+    context: int
 
 
 class GenerationOptions(TypedDict, total=False):
@@ -60,6 +69,8 @@ class GenerationOptions(TypedDict, total=False):
     prefill_chunk: int | None
     prefix_cache: PrefixCache | None
     cache: Literal["auto", "full", "int8", "int4"]
+    draft: CausalModel[Any, Any] | Literal["text"] | None
+    draft_tokens: int
     compile: bool | Literal["auto"]
 
 
@@ -89,6 +100,8 @@ DEFAULTS: dict[str, Any] = {
     "prefill_chunk": None,
     "prefix_cache": None,
     "cache": "auto",
+    "draft": None,
+    "draft_tokens": 4,
     "logprobs": False,
     "details": False,
     "compile": "auto",
@@ -101,7 +114,7 @@ PROCESSING = (
 )  # fmt: skip
 
 WITHOUT_BEAMS = (
-    "temperature", "top_k", "top_p", "min_p", "typical_p", "seeds", "samples", "stop_text", "logprobs",
+    "temperature", "top_k", "top_p", "min_p", "typical_p", "seeds", "samples", "stop_text", "logprobs", "draft",
 )  # fmt: skip
 """The options that beam search does not have: it draws nothing."""
 
@@ -136,6 +149,7 @@ def generation_of(
         samples = beams.count
         _check_context(call, "beams", batch, most, config.context)
     batch = repeated(batch, samples)
+    speculation = _speculation_of(call, options, batch, most, model)
     rows = batch.tokens.shape[0]
     processing = processing_of(call, device, config.vocabulary, **{name: options[name] for name in PROCESSING})
     streams = _streams_of(call, options["seeds"], rows)
@@ -171,6 +185,7 @@ def generation_of(
         None if chunk is None else integer_of(call, "prefill_chunk", chunk, 1),
         prefixes,
         cache,
+        speculation,
     )
 
 
@@ -196,6 +211,29 @@ def _beams_of(call: str, options: Mapping[str, Any]) -> Beams | None:
     if n_best > count:
         raise RangeError(f"{call}: n_best must be at most the number of beams, {count}, got {n_best}")
     return Beams(count, penalty, options["early_stopping"], n_best)
+
+
+def _speculation_of(
+    call: str, options: Mapping[str, Any], batch: Batch, most: int, model: CausalModel[Any, Any]
+) -> Speculation | None:
+    """The options of speculative decoding; None without it."""
+    draft, count = options["draft"], integer_of(call, "draft_tokens", options["draft_tokens"], 1)
+    if draft is None:
+        return None
+    rows, vocabulary = batch.tokens.shape[0], model.config.vocabulary
+    if rows != 1:
+        raise ShapeError(f"{call}: a draft is for one text at a time, got {rows}; call it for each")
+    _check_context(call, "a draft", batch, most, model.config.context)
+    if isinstance(draft, str) and draft == "text":
+        return Speculation(None, count)
+    if not isinstance(getattr(draft, "config", None), CausalConfigLike):
+        raise KindError(f"{call}: draft must be a causal model, or 'text', got {draft!r}")
+    if draft.config.vocabulary != vocabulary:
+        raise RangeError(
+            f"{call}: the draft must have the vocabulary of the model, {vocabulary}, got {draft.config.vocabulary}"
+        )
+    _check_context(call, "this draft", batch, most, draft.config.context)
+    return Speculation(draft.valid(), count)
 
 
 def _check_context(call: str, name: str, batch: Batch, most: int, context: int) -> None:

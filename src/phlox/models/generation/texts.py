@@ -10,10 +10,11 @@ from typing_extensions import Unpack
 
 from phlox.errors import ShapeError
 from phlox.models.generation.beams import Beams, Hypothesis, search
-from phlox.models.generation.decoding import Generation, Numbers, draws
+from phlox.models.generation.decoding import Drawn, Generation, Numbers, draws
 from phlox.models.generation.ends import StopText
 from phlox.models.generation.options import GenerationOptions, all_options, generation_of
 from phlox.models.generation.prompts import Batch, Prompts, Tokens, every_nth
+from phlox.models.generation.speculation import speculative_draws
 from phlox.tensor import Tensor, concat, tensor, zeros
 
 if TYPE_CHECKING:
@@ -153,6 +154,10 @@ def generate(
             added.
         cache: how keys and values are stored. "auto" keeps only those that a layer's window shows, "full" keeps all;
             "int8" and "int4" store them in so many bits, those of layers without a window.
+        draft: speculative decoding, for one text: a smaller `CausalModel` of the same vocabulary that proposes tokens,
+            or "text": what followed the last tokens where they stood before. The model checks all proposals in one
+            step. Greedy texts are the same; other texts have the same distribution, but are not those of the same seed.
+        draft_tokens: the most tokens that are proposed at once.
         logprobs: whether to return the log-probabilities of new tokens, too: those that the model itself gives them,
             before any option. A number asks for so many of the likeliest tokens in each place, too, with details.
         details: whether to return a list with a `Completion` for each text, with the new tokens, their text,
@@ -194,7 +199,7 @@ def generate(
     rows, n = batch.tokens.shape
     pieces: list[Tokens] = []
     likely: list[Numbers] = []
-    for drawn in draws(generation):
+    for drawn in _tokens(generation):
         pieces.append(drawn.token)
         if drawn.logprob is not None:
             likely.append(drawn.logprob)
@@ -206,6 +211,12 @@ def generate(
     if isinstance(prompt, Tensor):
         return Generated(tokens, (rated[0] if tokens.ndim == 1 else rated).to_device(prompt.device))
     return Generated(tokens, [rated[row, : ends.length(row)] for row in range(rows)])
+
+
+def _tokens(generation: Generation) -> Iterator[Drawn]:
+    """The tokens of texts, one by one."""
+    speculation = generation.speculation
+    return draws(generation) if speculation is None else speculative_draws(generation, speculation)
 
 
 def _as_prompted(prompt: Tokens | Prompts, batch: Batch, text: Tokens, lengths: list[int]) -> Any:
@@ -290,7 +301,7 @@ def stream(
 
 def _plain_steps(generation: Generation) -> Iterator[list[int | None]]:
     ends = generation.ends
-    for drawn in draws(generation):
+    for drawn in _tokens(generation):
         # A text includes its last token, unless that is a stop token.
         is_over = [row in ends.ended and ends.length(row) < ends.count for row in range(ends.rows)]
         if all(is_over):
@@ -307,7 +318,7 @@ def _single(steps: Iterator[list[Any]]) -> Iterator[Any]:
 
 def _detailed_steps(generation: Generation) -> Iterator[list[Step | None]]:
     ends, has_ended = generation.ends, [False] * generation.ends.rows
-    for drawn in draws(generation):
+    for drawn in _tokens(generation):
         if ends.count == generation.most:
             for row in range(ends.rows):
                 if row not in ends.ended:
