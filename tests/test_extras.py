@@ -130,7 +130,7 @@ def test_an_error_names_the_extra_of_the_package_that_is_missing() -> None:
             for package in packages if text else ():
                 checked.add(package)
                 assert any(f"Phlox with the extra '{extra}'" in text for extra in extras_of(package)), f"{file}: {text}"
-    assert checked == {"PIL", "fsspec", "jax", "matplotlib", "onnx", "pyarrow", "rich", "torch"}
+    assert checked == {"PIL", "fsspec", "jax", "llguidance", "matplotlib", "onnx", "pyarrow", "rich", "torch"}
 
 
 def test_what_is_to_be_installed_is_there() -> None:

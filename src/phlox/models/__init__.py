@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from phlox.models.decoder import *
     from phlox.models.digits import *
     from phlox.models.generation import Completion as Completion
+    from phlox.models.generation import Grammar as Grammar
     from phlox.models.generation import PrefixCache as PrefixCache
     from phlox.models.generation import Step as Step
     from phlox.models.generation import StopText as StopText
@@ -27,7 +28,7 @@ __getattr__, __dir__ = lazily(
         "causal": "CausalConfig CausalModel",
         "decoder": "Decoder DecoderConfig",
         "digits": "DigitsConfig DigitsNet",
-        "generation": "Completion PrefixCache Step StopText",
+        "generation": "Completion Grammar PrefixCache Step StopText",
         "gpt": "Gpt GptConfig",
         "llama": "Llama LlamaConfig",
         "recipe": "DigitsRecipe DigitsRun DigitsTraining Verification",

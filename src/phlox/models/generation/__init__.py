@@ -8,8 +8,19 @@ of keys and values, `options` checks all options, and `texts` has the two functi
 from __future__ import annotations
 
 from phlox.models.generation.ends import StopText
+from phlox.models.generation.grammar import Grammar
 from phlox.models.generation.options import GenerationOptions
 from phlox.models.generation.prefix_cache import PrefixCache
 from phlox.models.generation.texts import Completion, Generated, Step, generate, stream
 
-__all__ = ["Completion", "Generated", "GenerationOptions", "PrefixCache", "Step", "StopText", "generate", "stream"]
+__all__ = [
+    "Completion",
+    "Generated",
+    "GenerationOptions",
+    "Grammar",
+    "PrefixCache",
+    "Step",
+    "StopText",
+    "generate",
+    "stream",
+]

@@ -113,7 +113,7 @@ class TextEnds:
         vocabulary: int = 0,
         min_new_tokens: int = 0,
         texts: Sequence[StopText] = (),
-        matchers: Sequence[Matcher] = (),
+        matchers: Sequence[Matcher | None] = (),
     ) -> None:
         self.rows, self.stops = rows, np.asarray(sorted(stops), np.int64)
         self.ended: dict[int, End] = {}
@@ -155,9 +155,10 @@ class TextEnds:
             self.pieces[row] = self._texts[row].add(token)
             if self._texts[row].is_complete:
                 self.ended[row] = End(self.count, None)
-        if self._matchers:
-            self._matchers[row].add(token)
-            if self._matchers[row].is_complete:
+        matcher = self._matchers[row] if self._matchers else None
+        if matcher is not None:
+            matcher.add(token)
+            if matcher.is_complete:
                 self.ended.setdefault(row, End(self.count, None))
                 self.finish(row)
 
@@ -175,7 +176,7 @@ class TextEnds:
             return None
         mask = np.zeros((self.rows if self._matchers else 1, self._vocabulary), np.float32)
         for row, matcher in enumerate(self._matchers):
-            if row not in self.ended:
+            if matcher is not None and row not in self.ended:
                 mask[row, ~matcher.allowed()] = -math.inf
         if self.count < self._min_new_tokens:
             mask[:, self.stops] = -math.inf

@@ -11,7 +11,8 @@ import numpy as np
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.models.generation.beams import Beams
 from phlox.models.generation.decoding import Generation, Rule
-from phlox.models.generation.ends import IncrementalDecoder, StopText, TextEnds
+from phlox.models.generation.ends import IncrementalDecoder, Matcher, StopText, TextEnds
+from phlox.models.generation.grammar import Grammar
 from phlox.models.generation.prefix_cache import PrefixCache
 from phlox.models.generation.processing import Processor, processing_of
 from phlox.models.generation.prompts import Batch, Prompts, Tokens, batch_of, integer_of, number_of, repeated, tokens_of
@@ -71,6 +72,7 @@ class GenerationOptions(TypedDict, total=False):
     cache: Literal["auto", "full", "int8", "int4"]
     draft: CausalModel[Any, Any] | Literal["text"] | None
     draft_tokens: int
+    grammar: Grammar | Sequence[Grammar | None] | None
     compile: bool | Literal["auto"]
 
 
@@ -102,6 +104,7 @@ DEFAULTS: dict[str, Any] = {
     "cache": "auto",
     "draft": None,
     "draft_tokens": 4,
+    "grammar": None,
     "logprobs": False,
     "details": False,
     "compile": "auto",
@@ -115,6 +118,7 @@ PROCESSING = (
 
 WITHOUT_BEAMS = (
     "temperature", "top_k", "top_p", "min_p", "typical_p", "seeds", "samples", "stop_text", "logprobs", "draft",
+    "grammar",
 )  # fmt: skip
 """The options that beam search does not have: it draws nothing."""
 
@@ -156,10 +160,12 @@ def generation_of(
     if options["compile"] not in (True, False, "auto"):
         raise KindError(f"{call}: compile must be True, False or 'auto', got {options['compile']!r}")
     stops = tokens_of(call, "stop", options["stop"], config.vocabulary)
+    matchers, stops = _matchers_of(call, options, rows, config.vocabulary, stops)
     ends = TextEnds(
         rows, stops, vocabulary=config.vocabulary,
         min_new_tokens=integer_of(call, "min_new_tokens", options["min_new_tokens"], 0),
         texts=_texts_of(call, options["tokenizer"], options["stop_text"], rows),
+        matchers=matchers,
     )  # fmt: skip
     cache = options["cache"]
     if cache not in ("auto", "full", "int8", "int4"):
@@ -243,6 +249,26 @@ def _check_context(call: str, name: str, batch: Batch, most: int, context: int) 
         raise ShapeError(
             f"{call}: with {name}, a text must fit the context of {context}, got a prompt of {n} and {most} new tokens"
         )
+
+
+def _matchers_of(
+    call: str, options: Mapping[str, Any], rows: int, vocabulary: int, stops: frozenset[int]
+) -> tuple[list[Matcher | None], frozenset[int]]:
+    """The state of the grammar of each row, and the stop tokens, with those of the tokenizer."""
+    grammar, tokenizer = options["grammar"], options["tokenizer"]
+    if grammar is None:
+        return [], stops
+    grammars: list[Any] = [grammar] * rows if isinstance(grammar, Grammar) else grammar
+    if not isinstance(grammars, list | tuple) or not all(isinstance(x, Grammar | None) for x in grammars):
+        raise KindError(f"{call}: grammar must be a Grammar, or a list of them, one for each text, got {grammar!r}")
+    if len(grammars) != rows:
+        raise ShapeError(f"{call}: grammar must have one Grammar for each text, got {len(grammars)} for {rows}")
+    if tokenizer is None or not callable(getattr(tokenizer, "token_bytes", None)):
+        raise KindError(f"{call}: grammar needs a tokenizer with token_bytes(), such as a phlox.text.Tokenizer")
+    if options["min_new_tokens"]:
+        raise RangeError(f"{call}: grammar cannot be combined with min_new_tokens; it decides where a text may end")
+    stops |= {token for token in getattr(tokenizer, "stops", ()) if token < vocabulary}
+    return [None if x is None else x.matcher(tokenizer, vocabulary, stops) for x in grammars], stops
 
 
 def _logprobs_of(call: str, logprobs: Any, details: bool, vocabulary: int) -> tuple[bool, int]:

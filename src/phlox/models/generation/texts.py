@@ -158,6 +158,9 @@ def generate(
             or "text": what followed the last tokens where they stood before. The model checks all proposals in one
             step. Greedy texts are the same; other texts have the same distribution, but are not those of the same seed.
         draft_tokens: the most tokens that are proposed at once.
+        grammar: a `Grammar` that each text follows, or a list with one or None for each text. It needs a tokenizer with
+            `token_bytes()`, whose stop tokens end texts, too, where the grammar allows it. A text ends when nothing can
+            follow; a text that is cut by max_new_tokens may be incomplete.
         logprobs: whether to return the log-probabilities of new tokens, too: those that the model itself gives them,
             before any option. A number asks for so many of the likeliest tokens in each place, too, with details.
         details: whether to return a list with a `Completion` for each text, with the new tokens, their text,
