@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from phlox.models.causal import *
     from phlox.models.decoder import *
     from phlox.models.digits import *
+    from phlox.models.generation import Completion as Completion
+    from phlox.models.generation import Grammar as Grammar
+    from phlox.models.generation import PrefixCache as PrefixCache
+    from phlox.models.generation import Step as Step
+    from phlox.models.generation import StopText as StopText
     from phlox.models.gpt import *
     from phlox.models.language_model import *
     from phlox.models.language_recipe import *
@@ -26,6 +31,7 @@ __getattr__, __dir__ = lazily(
         "causal": "CausalConfig CausalModel",
         "decoder": "Decoder DecoderConfig",
         "digits": "DigitsConfig DigitsNet",
+        "generation": "Completion Grammar PrefixCache Step StopText",
         "gpt": "Gpt GptConfig",
         "language_model": "LanguageModel",
         "language_recipe": "LanguageRecipe LanguageTraining",
