@@ -103,13 +103,17 @@ class Conversation:
     """
 
     def __init__(self, model: LanguageModel, options: argparse.Namespace) -> None:
+        from phlox.models import CausalModel, PrefixCache
+
         self._model = model
         assert model.tokenizer is not None
         self._tokenizer = model.tokenizer
         self._is_chat = model.tokenizer.chat_template is not None
         self._limit: int | None = options.max_tokens
-        chosen = {"temperature": options.temperature, "top_p": options.top_p}
+        chosen: dict[str, Any] = {"temperature": options.temperature, "top_p": options.top_p}
         self._options = {name: value for name, value in chosen.items() if value is not None}
+        if isinstance(model.model, CausalModel):  # a turn processes only what is new
+            self._options["prefix_cache"] = PrefixCache(model.model)
         if "temperature" not in model.options:
             self._options.setdefault("temperature", _TEMPERATURE)
         self._left_out = 0
