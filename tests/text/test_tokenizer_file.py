@@ -91,6 +91,7 @@ KINDS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "byte level": (byte_level, {"eos_token": "<|im_end|>", "additional_special_tokens": ["<tool>"]}),
     "bos and eos": (byte_level, {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>", "add_bos_token": True,
                                  "add_eos_token": True, "clean_up_tokenization_spaces": True}),
+    "bos alone": (byte_level, {"bos_token": "<|endoftext|>", "add_bos_token": True, "add_eos_token": False}),
     "byte fallback": (byte_fallback, {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}),
     "unigram": (unigram, {"eos_token": "</s>", "pad_token": "<pad>", "clean_up_tokenization_spaces": True}),
     "word piece": (word_piece, {"cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}),

@@ -34,7 +34,7 @@ _BASE_TOKENS = 200
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
-    add("model", metavar="FOLDER", help="a folder of Hugging Face, a run of `phlox train-lm`, or owner/name on the Hub")
+    add("model", metavar="FOLDER", help="a folder of Hugging Face or of `phlox train-lm`, a GGUF file, or owner/name")
     add("--system", metavar="TEXT", help="instructions for the model, before the first message")
     add("--temperature", type=float, metavar="T", help="0 for the likeliest text (default: the model's own, or 0.8)")
     add("--top-p", type=float, metavar="P", help="draw only among the likeliest tokens with this probability together")

@@ -12,6 +12,7 @@ from phlox.backend import DeviceLike
 from phlox.errors import ConfigError, ExtraNotInstalledError
 from phlox.models.language_model import LanguageModel
 from phlox.text.folder import has_tokenizer, load_tokenizer, read_json, stops_of
+from phlox.text.gguf import tokenizer_from_gguf
 from phlox.train import load_model
 
 __all__ = ["load"]
@@ -31,8 +32,9 @@ def load(
     """Load a model and its tokenizer. No code from a folder is ever run.
 
     The folder is one that `transformers` saved (see docs/interop.md for the families), or a run of Phlox, such as one
-    of `phlox train-lm`. A GGUF file is loaded without its tokenizer. If there is no such folder, a name of the form
-    `owner/name` is downloaded from the Hugging Face Hub: only safetensors, JSON and tokenizer files.
+    of `phlox train-lm`. A GGUF file is loaded with its tokenizer, one of byte pairs or of SentencePiece. If there is
+    no such folder, a name of the form `owner/name` is downloaded from the Hugging Face Hub: only safetensors, JSON and
+    tokenizer files.
 
     The tokens that end a text, and the options of sampling, are those of `generation_config.json`; options are used
     only if `do_sample` is true there. If the folder has no tokenizer, `tokenizer` is None. Other kinds of models, such
@@ -56,7 +58,8 @@ def load(
     """
     path = Path(folder)
     if path.is_file():
-        return LanguageModel(_load_by(_GGUF, path, device))
+        tokenizer = tokenizer_from_gguf(import_module(_GGUF).read_metadata(path), str(path))
+        return LanguageModel(_load_by(_GGUF, path, device), tokenizer)
     if not path.is_dir():
         path = _downloaded(str(folder), revision)
     model = _model(path, device)

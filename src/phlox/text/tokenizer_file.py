@@ -28,7 +28,7 @@ class TokenizerFile(Tokenizer):
     `load_tokenizer` makes it from a folder, with everything that other files of the folder say.
 
     Args:
-        file: the path of a `tokenizer.json`.
+        file: the path of a `tokenizer.json`, or its content.
         settings: the content of `tokenizer_config.json`: special tokens, and which of them are added to a text.
         templates: the chat templates by name.
 
@@ -40,22 +40,23 @@ class TokenizerFile(Tokenizer):
 
     def __init__(
         self,
-        file: str | os.PathLike[str],
+        file: str | os.PathLike[str] | Mapping[str, Any],
         *,
         settings: Mapping[str, Any] | None = None,
         templates: Mapping[str, str] | None = None,
     ) -> None:
+        location = "the tokenizer" if isinstance(file, Mapping) else file
         try:
             import tokenizers
         except ImportError as error:
             raise ExtraNotInstalledError(
-                f"{file}: needs the tokenizers package: install Phlox with the extra 'text' ({error})"
+                f"{location}: needs the tokenizers package: install Phlox with the extra 'text' ({error})"
             ) from None
-        text = Path(file).read_text(encoding="utf-8")
+        text = json.dumps(file) if isinstance(file, Mapping) else Path(file).read_text(encoding="utf-8")
         try:
             self.backend: Any = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the package raises Exception itself
-            raise ConfigError(f"{file}: the tokenizers package cannot read it ({str(error)[:300]})") from error
+            raise ConfigError(f"{location}: the tokenizers package cannot read it ({str(error)[:300]})") from error
         content: dict[str, Any] = json.loads(text)
         settings = {} if settings is None else settings
         self._settings = {key: value for key, value in settings.items() if key != "chat_template"}
@@ -163,10 +164,10 @@ class TokenizerFile(Tokenizer):
             self.special_names.get(role) if settings.get(f"add_{role}", False) else None
             for role in ("bos_token", "eos_token")
         ]
-        begin, end = ("" if name is None else f"{name}:0" for name in names)
+        begin, end = ([] if name is None else [name] for name in names)
         self.backend.post_processor = tokenizers.processors.TemplateProcessing(
-            single=f"{begin} $A:0 {end}".strip(),
-            pair=f"{begin} $A:0 {end} {begin.replace(':0', ':1')} $B:1 {end.replace(':0', ':1')}".strip(),
+            single=[*begin, "$A:0", *end],
+            pair=[*begin, "$A:0", *end, *[f"{name}:1" for name in begin], "$B:1", *[f"{name}:1" for name in end]],
             special_tokens=[(name, self.backend.token_to_id(name)) for name in names if name is not None],
         )
 
