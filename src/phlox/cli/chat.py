@@ -112,7 +112,7 @@ class Conversation:
         self._limit: int | None = options.max_tokens
         chosen: dict[str, Any] = {"temperature": options.temperature, "top_p": options.top_p}
         self._options = {name: value for name, value in chosen.items() if value is not None}
-        if isinstance(cast("Any", model.model), CausalModel):  # a turn processes only what is new
+        if isinstance(model.model, CausalModel):  # a turn processes only what is new
             self._options["prefix_cache"] = PrefixCache(cast("CausalModel[Any, Any]", model.model))
         if "temperature" not in model.options:
             self._options.setdefault("temperature", _TEMPERATURE)
