@@ -21,18 +21,24 @@ __all__ = ["BytePairTokenizer"]
 
 Pair = tuple[int, int]
 
+_LONGEST = 24
+"""The largest number of characters of a word: texts in some scripts have no spaces, and long words take long."""
 _LETTER, _SPACE = r"[^\x00-\x40\x5b-\x60\x7b-\x7f]", r"\x09-\x0d\x20"
 _OTHER = r"[\x00-\x08\x0e-\x1f\x21-\x2f\x3a-\x40\x5b-\x60\x7b-\x7f]"
-WORDS = (
-    rf"'(?:s|t|re|ve|m|ll|d)|\x20?{_LETTER}+|\x20?[0-9]+|\x20?{_OTHER}+"
-    rf"|[{_SPACE}]+(?![^{_SPACE}])|[{_SPACE}]+"
-)
+WORDS = "|".join([
+    r"'(?:s|t|re|ve|m|ll|d)",
+    *[rf"\x20?{kind}{{1,{_LONGEST}}}" for kind in (_LETTER, "[0-9]", _OTHER)],
+    rf"[{_SPACE}]+(?![^{_SPACE}])",
+    rf"[{_SPACE}]+",
+])  # fmt: skip
 r"""How a text is split into words, within which pairs are merged.
 
-As in GPT-2, except that every character beyond ASCII is a letter. So the pattern means the same on bytes, on text and
-in the `tokenizers` package, and does not depend on a version of Unicode.
+As in GPT-2, except that every character beyond ASCII is a letter, and that words have a largest length. So the pattern
+means the same here and in the `tokenizers` package, and does not depend on a version of Unicode.
 """
-_WORDS = re.compile(WORDS.encode())
+_WORDS = re.compile(WORDS)
+_LEARNED = 1 << 20
+"""The largest number of characters of different words to learn from; the most frequent words are taken first."""
 _CACHED = 1 << 16
 """The largest number of words whose tokens are remembered."""
 
@@ -84,7 +90,7 @@ class BytePairTokenizer(Tokenizer):
             )
         self._special_texts = {token: text for text, token in self._special.items()}
         self._splits = re.compile("|".join(re.escape(text) for text in self._special)) if special else None
-        self._cache: dict[bytes, list[int]] = {}
+        self._cache: dict[str, list[int]] = {}
         self.size = len(self._bytes) + len(self._special)
         self.special = frozenset(self._special_texts)
         self.stops = frozenset() if end is None else frozenset([self._special[end]])
@@ -108,7 +114,13 @@ class BytePairTokenizer(Tokenizer):
         data = text.encode(errors="replace") if isinstance(text, str) else text
         for name in special:
             data = data.replace(name.encode(), b"\n")
-        counts = Counter(_WORDS.findall(data))
+        counts: dict[bytes, int] = {}
+        size_of_words = 0
+        for word, count in Counter(_words_of(data)).most_common():
+            counts[_bytes_of(word)] = count
+            size_of_words += len(word)
+            if size_of_words > _LEARNED:
+                break
         return cls(_learn(counts, size - 256 - len(special)), special=special, end=end)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
@@ -131,12 +143,12 @@ class BytePairTokenizer(Tokenizer):
         if not self.merges:
             return list(data)
         cached, tokens = self._cache, list[int]()
-        for word in _WORDS.findall(data):
+        for word in _words_of(data):
             part = cached.get(word)
             if part is None:
                 if len(cached) >= _CACHED:
                     cached.clear()
-                part = cached[word] = self._merged(word)
+                part = cached[word] = self._merged(_bytes_of(word))
             tokens += part
         return tokens
 
@@ -283,19 +295,31 @@ def byte_of_character() -> dict[str, int]:
     return {character: byte for byte, character in enumerate(_characters())}
 
 
+def _words_of(data: bytes) -> list[str]:
+    """The words of bytes; a byte that is no text is a letter."""
+    return _WORDS.findall(data.decode(errors="surrogateescape"))
+
+
+def _bytes_of(word: str) -> bytes:
+    return word.encode(errors="surrogateescape")
+
+
 def _joined(parts: list[int], pair: Pair, token: int) -> list[int]:
     """The tokens with each occurrence of a pair, from the left, replaced by one token."""
-    a, b = pair
+    first, second = pair
     joined: list[int] = []
-    i, last = 0, len(parts) - 1
-    while i <= last:
-        if parts[i] == a and i < last and parts[i + 1] == b:
+    begin = position = 0
+    while True:
+        try:
+            position = parts.index(first, position, -1)
+        except ValueError:
+            return joined + parts[begin:]
+        if parts[position + 1] == second:
+            joined += parts[begin:position]
             joined.append(token)
-            i += 2
+            begin = position = position + 2
         else:
-            joined.append(parts[i])
-            i += 1
-    return joined
+            position += 1
 
 
 def _learn(counts: Mapping[bytes, int], number: int) -> list[Pair]:
@@ -331,15 +355,19 @@ def _learn(counts: Mapping[bytes, int], number: int) -> list[Pair]:
         merges.append(pair)
         changed: set[Pair] = set()
         for i in places.pop(pair):
-            before = words[i]
-            after = words[i] = _joined(before, pair, token)
-            for old in pairwise(before):
-                frequency[old] -= repeats[i]
-            for new in pairwise(after):
-                frequency[new] += repeats[i]
-                if token in new:
-                    changed.add(new)
+            word = words[i] = _joined(words[i], pair, token)
+            for k in [k for k, part in enumerate(word) if part == token]:
+                pairs: list[tuple[Pair, Pair]] = []  # each pair that is gone, and the one in its place
+                if k:
+                    left = word[k - 1]
+                    pairs.append(((pair[1] if left == token else left, pair[0]), (left, token)))
+                if k + 1 < len(word) and (right := word[k + 1]) != token:
+                    pairs.append(((pair[1], right), (token, right)))
+                for old, new in pairs:
+                    frequency[old] -= repeats[i]
+                    frequency[new] += repeats[i]
                     places[new].add(i)
+                    changed.add(new)
         frequency.pop(pair, None)
         for new in changed:
             heapq.heappush(heap, (-frequency[new], new))
