@@ -111,7 +111,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_bad_options(case: str) -> None:
     options, error, message = WRONG[case]
-    model = px.models.GptConfig(vocabulary=13, context=8, n_layers=1, d_model=4, n_heads=2).init("numpy")
+    model: Any = px.models.GptConfig(vocabulary=13, context=8, n_layers=1, d_model=4, n_heads=2).init("numpy")
     with pytest.raises(error, match=f"generate: .*{message}") as caught:
         model.generate([[1]], **{"max_new_tokens": 2} | options)
     assert "\n" not in str(caught.value)

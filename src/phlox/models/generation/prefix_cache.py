@@ -94,22 +94,20 @@ class PrefixCache:
         The texts begin in the columns `starts`. At least one token of each is left to process.
         """
         rows, n = tokens.shape
-        starts = starts or (0,) * rows
+        firsts: list[int] = list(starts or [0] * rows)
         with self._lock:
             root = self._roots.get(_layout(cache))
             if root is None:
                 return cache, 0
-            matches = [
-                self._match(root, row[start : n - 1].tolist()) for row, start in zip(tokens, starts, strict=True)
-            ]
-            pairs = list(zip(starts, matches, strict=True))
+            texts: list[list[int]] = tokens[:, : n - 1].tolist()
+            pairs = [(start, self._match(root, text[start:])) for start, text in zip(firsts, texts, strict=True)]
             count = min(start + self.block * len(blocks) for start, blocks in pairs)
             for _, blocks in pairs:
                 for block in reversed(blocks):
                     self._blocks.move_to_end(block)
             if not count:
                 return cache, 0
-            self.reused_tokens += sum(max(0, count - start) for start in starts)
+            self.reused_tokens += sum(max(0, count - start) for start in firsts)
         known = iter([_columns(x, number, pairs, count) for number, x in enumerate(_arrays(cache))])
 
         def filled(x: Any) -> Any:

@@ -237,7 +237,7 @@ def _best_texts(generation: Generation, prompt: Tokens | Prompts, beams: Beams) 
     new = np.zeros((len(hypotheses), max(lengths)), np.int64)
     for row, (tokens, stop, _) in zip(new, hypotheses, strict=True):
         row[: len(tokens)], row[len(tokens) :] = tokens, stop or 0
-    batch = every_nth(generation.batch, beams.count, beams.n_best)
+    batch = every_nth(generation.batch, beams.size, beams.n_best)
     text = concat([batch.tokens, tensor(new, device=batch.tokens.device)], 1)
     return _as_prompted(prompt, batch, text, lengths)
 
