@@ -278,7 +278,7 @@ def stream(
 ) -> Any:
     """The tokens that `generate` would add, each as soon as it is drawn; arguments and errors are the same.
 
-    For a prompt [n], an iterator of numbers, which ends before a stop token. For a list of prompts, an iterator of
+    For a prompt [n], an iterator of numbers, which ends before a stop token. For a list of prompts, or with samples, of
     lists with one token for each prompt, None for one whose text has ended. With `details`, a token is a `Step`, with
     the text that has become certain, log-probabilities, and, in the last step of a text, why it ended.
 
