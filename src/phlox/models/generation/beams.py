@@ -117,7 +117,7 @@ def search(generation: Generation, beams: Beams) -> list[Hypothesis]:
     parents = tokens = first_rows
     for number in range(most):
         rule = rule._replace(mask=generation.ends.mask(device))
-        sums = tensor(scores, device=device)
+        sums = tensor(scores, device=device.on(device.backend.full_precision()))
         if number == 0:
             functions = functions_of(generation)
             window, size, cache, rows = fill(generation, functions, batch.tokens, batch.starts, most, beams.size)
@@ -161,7 +161,7 @@ def _rank(logits: Numbers, rule: Rule, scores: Numbers) -> Ranked:
     if rule.mask is not None:
         likely = likely + rule.mask
     (prompts, beams), vocabulary = scores.shape, likely.shape[-1]
-    sums = likely.reshape((prompts, beams, vocabulary)) + scores[..., None]
+    sums = likely.to_full_precision().reshape((prompts, beams, vocabulary)) + scores[..., None]
     values, places = sums.reshape((prompts, beams * vocabulary)).topk(rule.ranks.shape[0])
     return Ranked(values, places % vocabulary, places // vocabulary, rule.history)
 

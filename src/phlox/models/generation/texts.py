@@ -355,7 +355,7 @@ def _completions(generation: Generation) -> list[Completion]:
     completions: list[Completion] = []
     for number, steps in enumerate(rows):
         length = generation.ends.length(number)
-        text = None if not steps or steps[0].text is None else "".join([step.text or "" for step in steps])
+        text = None if generation.tokenizer is None else "".join([step.text or "" for step in steps])
         steps = steps[:length]
         completions.append(
             Completion(
