@@ -160,7 +160,7 @@ class CausalModel(Module, Generic[C, B]):
 
         See `phlox.models.generation.generate`, with its options.
         """
-        return generate(self, prompt, max_new_tokens, **options)
+        return cast("Any", generate)(self, prompt, max_new_tokens, **options)
 
     @overload
     def stream(
@@ -193,7 +193,7 @@ class CausalModel(Module, Generic[C, B]):
 
         See `phlox.models.generation.stream`.
         """
-        return stream(self, prompt, max_new_tokens, **options)
+        return cast("Any", stream)(self, prompt, max_new_tokens, **options)
 
     def _check(self, tokens: Tokens) -> None:
         name, limit = type(self).__name__, self.config.context

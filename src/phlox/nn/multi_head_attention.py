@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
 from phlox.backend import Bool, Device, DeviceLike
 from phlox.config import config_of
@@ -186,7 +186,8 @@ class MultiHeadAttention(Module):
             rotary_positions = positions if positions.ndim == 1 else positions.expand_dims(1)  # the same for all heads
             q, k = self.rotary(q, rotary_positions), self.rotary(k, rotary_positions)
         if isinstance(cache, WindowKeyValueCache):
-            cache, (key, value, seen) = cache.extend(k, v)
+            extended, (key, value, seen) = cache.extend(k, v)
+            cache = cast("KeyValueCache", extended)  # it has the same use
         else:
             cache = cache.append(k, v)
             key, value, seen = cache.visible(n)

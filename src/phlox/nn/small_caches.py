@@ -144,14 +144,23 @@ class Int8KeyValueCache(NamedTuple):
 
     def append(self, key: Tensor, value: Tensor) -> Int8KeyValueCache:
         """See `KeyValueCache.append`."""
-        new = [*zip(_encode(key, self.bits), _encode(value, self.bits), strict=True)]
-        arrays = zip((self.key, self.value, self.key_scale, self.value_scale), [*new[0], *new[1]], strict=True)
-        written = [_write(x, y, self.position, self.is_owned) for x, y in arrays]
-        return type(self)(*written, self.position + key.shape[2], self.start)
+        (keys, key_scales), (values, value_scales) = _encode(key, self.bits), _encode(value, self.bits)
+
+        def written(x: Tensor[Any, Any, Any], new: Tensor[Any, Any, Any]) -> Any:
+            return _write(x, new, self.position, self.is_owned)
+
+        return type(self)(
+            written(self.key, keys),
+            written(self.value, values),
+            written(self.key_scale, key_scales),
+            written(self.value_scale, value_scales),
+            self.position + key.shape[2],
+            self.start,
+        )
 
     def visible(self, n: int) -> Visible:
         """See `KeyValueCache.visible`."""
-        words = [self.key, self.value, self.key_scale, self.value_scale]
+        words: list[Any] = [self.key, self.value, self.key_scale, self.value_scale]
         if self.is_owned:
             filled = int(self.position.item())
             words = [x[:, :, :filled] for x in words]

@@ -77,6 +77,13 @@ def test_texts_of_transformers(
     assert len(lengths) > 2
 
 
+def test_scores_at_half_precision(reference: tuple[Any, Path]) -> None:
+    """They are sums in f32."""
+    models: list[Any] = [huggingface.load(reference[1], device=Torch(float=element)) for element in ("f32", "f16")]
+    exact, rounded = (model.generate(PROMPTS[:1], 12, beams=2, details=True)[0] for model in models)
+    np.testing.assert_allclose(rounded.score, exact.score, rtol=2e-2)
+
+
 def test_forms_of_results(reference: tuple[Any, Path]) -> None:
     model: Any = huggingface.load(reference[1], device="numpy")
     options: dict[str, Any] = {"beams": 4, "stop": [5, 6], "temperature": 0}
@@ -111,7 +118,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_bad_options(case: str) -> None:
     options, error, message = WRONG[case]
-    model = px.models.GptConfig(vocabulary=13, context=8, n_layers=1, d_model=4, n_heads=2).init("numpy")
+    model: Any = px.models.GptConfig(vocabulary=13, context=8, n_layers=1, d_model=4, n_heads=2).init("numpy")
     with pytest.raises(error, match=f"generate: .*{message}") as caught:
         model.generate([[1]], **{"max_new_tokens": 2} | options)
     assert "\n" not in str(caught.value)

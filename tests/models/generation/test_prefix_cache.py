@@ -12,11 +12,13 @@ from phlox.errors import ConfigError, KindError, RangeError
 from phlox.models import GptConfig, PrefixCache
 from phlox.models.generation import decoding
 
-BACKENDS: list[Any] = [
-    pytest.param(NumPy(), False, id="numpy"),
-    pytest.param(Torch(), False, id="torch"),
-    pytest.param(Jax(), True, id="jax"),
-    pytest.param(Torch(), True, id="torch-compiled", marks=pytest.mark.full),
+BACKENDS: list[Any] = [  # engine, compiled, rotary positions
+    pytest.param(NumPy(), False, True, id="numpy"),
+    pytest.param(NumPy(), False, False, id="numpy-learned"),
+    pytest.param(Torch(), False, True, id="torch"),
+    pytest.param(Jax(), True, False, id="jax"),
+    pytest.param(Jax(), True, True, id="jax-rotary", marks=pytest.mark.full),
+    pytest.param(Torch(), True, True, id="torch-compiled", marks=pytest.mark.full),
 ]
 LONG = [[*range(1, 12)] * 2, [3, 1, 4, 1, 5], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5]]
 
@@ -26,8 +28,7 @@ def model_of(backend: Backend, **config: Any) -> Any:
     return GptConfig(**options | config, init_std=0.4).init(backend).init(seed=3)
 
 
-@pytest.mark.parametrize(("backend", "compile"), BACKENDS)
-@pytest.mark.parametrize("rotary", [True, False])
+@pytest.mark.parametrize(("backend", "compile", "rotary"), BACKENDS)
 def test_prompts_in_chunks(backend: Backend, compile: bool, rotary: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(backend, rotary=rotary, n_layers=1 if compile else 2)
     options: dict[str, Any] = {"temperature": 0.0, "compile": compile}
@@ -57,8 +58,7 @@ def test_prompts_in_chunks(backend: Backend, compile: bool, rotary: bool, monkey
         assert model.generate(LONG[:1], 30, prefill_chunk=6, **options)[0].tolist() == beyond
 
 
-@pytest.mark.parametrize(("backend", "compile"), BACKENDS)
-@pytest.mark.parametrize("rotary", [True, False])
+@pytest.mark.parametrize(("backend", "compile", "rotary"), BACKENDS)
 def test_beginnings_that_are_known(backend: Backend, compile: bool, rotary: bool) -> None:
     """A conversation that grows, in batches of different lengths, with prompts that share beginnings."""
     model = model_of(backend, rotary=rotary, n_layers=1 if compile else 2)

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 NEVER = -1.0e9
 """The score of what cannot be chosen, as in transformers."""
 
-Floats = np.ndarray[Any, np.dtype[np.float32]]
+Array = np.ndarray[Any, Any]
 
 
 class Beams(NamedTuple):
     """The options of beam search. In a batch, the rows of a prompt follow each other, one for each beam."""
 
-    count: int
+    size: int
     length_penalty: float
     early_stopping: bool | Literal["never"]
     n_best: int
@@ -69,28 +69,28 @@ class _Finished:
 
     def __init__(self, prompts: int, most: int, beams: Beams) -> None:
         self.beams, self.most = beams, most
-        self.scores: Floats = np.full((prompts, beams.count), NEVER, np.float32)
-        self.texts = np.zeros((prompts, beams.count, most), np.int64)
-        self.lengths = np.zeros((prompts, beams.count), np.int64)
-        self.are_finished = np.zeros((prompts, beams.count), np.bool_)
-        self.can_improve = np.ones((prompts, 1), np.bool_)
+        self.scores: Array = np.full((prompts, beams.size), NEVER, np.float32)
+        self.texts = np.zeros((prompts, beams.size, most), np.int64)
+        self.lengths = np.zeros((prompts, beams.size), np.int64)
+        self.are_finished: Array = np.zeros((prompts, beams.size), np.bool_)
+        self.can_improve: Array = np.ones((prompts, 1), np.bool_)
 
-    def add(self, scores: Floats, texts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], new: int) -> None:
+    def add(self, scores: Array, texts: Array, ends: Array, new: int) -> None:
         """Keep the best of these continuations that end, and of those before; only the first of them may count."""
-        ends = ends & (np.arange(scores.shape[1]) < self.beams.count)
+        counted: Array = np.logical_and(ends, [place < self.beams.size for place in range(scores.shape[1])])
         scores = scores / np.float32(new**self.beams.length_penalty)
-        are_full = self.are_finished.all(-1, keepdims=True) & (self.beams.early_stopping is True)
-        for excluded in (are_full, ~self.can_improve, ~ends):
+        are_full: Array = np.logical_and(self.are_finished.all(-1, keepdims=True), self.beams.early_stopping is True)
+        for excluded in (are_full, ~self.can_improve, ~counted):
             scores = scores + excluded.astype(np.float32) * np.float32(NEVER)
         merged = np.concatenate([self.scores, scores], 1)
-        order = _best(merged, self.beams.count)
+        order = _best(merged, self.beams.size)
         self.scores = np.take_along_axis(merged, order, 1)
         self.texts = np.take_along_axis(np.concatenate([self.texts, texts], 1), order[..., None], 1)
         lengths = np.concatenate([self.lengths, np.full(scores.shape, new)], 1)
         self.lengths = np.take_along_axis(lengths, order, 1)
-        self.are_finished = np.take_along_axis(np.concatenate([self.are_finished, ends], 1), order, 1)
+        self.are_finished = np.take_along_axis(np.concatenate([self.are_finished, counted], 1), order, 1)
 
-    def is_over(self, running: Floats, new: int) -> bool:
+    def is_over(self, running: Array, new: int) -> bool:
         """Is the search over, with these scores of the running beams?"""
         penalty, early = self.beams.length_penalty, self.beams.early_stopping
         length = self.most if early == "never" and penalty > 0.0 else new
@@ -105,22 +105,22 @@ def search(generation: Generation, beams: Beams) -> list[Hypothesis]:
     generation = prepared(generation)
     model, batch, most, rule = generation.model, generation.batch, generation.most, generation.rule
     assert isinstance(rule, Rule)
-    device, prompts = batch.tokens.device, batch.tokens.shape[0] // beams.count
+    device, prompts = batch.tokens.device, batch.tokens.shape[0] // beams.size
     prefill, decode = (_compiled_prefill, _compiled_decode) if generation.compile else (_prefill, _decode)
     rule = rule._replace(history=history_of_rule(generation))
     finished = _Finished(prompts, most, beams)
-    scores: Floats = np.full((prompts, beams.count), NEVER, np.float32)
+    scores: Array = np.full((prompts, beams.size), NEVER, np.float32)
     scores[:, 0] = 0.0
-    texts = np.zeros((prompts, beams.count, most), np.int64)
-    first_rows = np.arange(prompts)[:, None] * beams.count
+    texts = np.zeros((prompts, beams.size, most), np.int64)
+    first_rows = np.arange(prompts)[:, None] * beams.size
     cache: CausalCache = ()
     parents = tokens = first_rows
     for number in range(most):
         rule = rule._replace(mask=generation.ends.mask(device))
-        sums = tensor(scores, device=device)
+        sums = tensor(scores, device=device.on(device.backend.full_precision()))
         if number == 0:
             functions = functions_of(generation)
-            window, size, cache, rows = fill(generation, functions, batch.tokens, batch.starts, most, beams.count)
+            window, size, cache, rows = fill(generation, functions, batch.tokens, batch.starts, most, beams.size)
             ranked, cache = prefill(model, window, size, cache, rule, rows, sums)
         else:
             rows, last = (tensor(x.reshape(-1), device=device) for x in (parents + first_rows, tokens))
@@ -132,7 +132,7 @@ def search(generation: Generation, beams: Beams) -> list[Hypothesis]:
         continued[:, :, number] = following
         ends = np.isin(following, generation.ends.stops) | (new == most)
         open_scores = likely + ends.astype(np.float32) * np.float32(NEVER)
-        order = _best(open_scores, beams.count)
+        order = _best(open_scores, beams.size)
         texts = np.take_along_axis(continued, order[..., None], 1)
         scores, tokens, parents = (np.take_along_axis(x, order, 1) for x in (open_scores, following, sources))
         finished.add(likely, continued, ends, new)
@@ -147,7 +147,7 @@ def search(generation: Generation, beams: Beams) -> list[Hypothesis]:
     return hypotheses
 
 
-def _best(scores: Floats, count: int) -> np.ndarray[Any, Any]:
+def _best(scores: Array, count: int) -> Array:
     """The indices of the highest scores of each row, from the highest; of equal scores, the first."""
     return np.argsort(-scores, axis=1, kind="stable")[:, :count]
 
@@ -161,7 +161,7 @@ def _rank(logits: Numbers, rule: Rule, scores: Numbers) -> Ranked:
     if rule.mask is not None:
         likely = likely + rule.mask
     (prompts, beams), vocabulary = scores.shape, likely.shape[-1]
-    sums = likely.reshape((prompts, beams, vocabulary)) + scores[..., None]
+    sums = likely.to_full_precision().reshape((prompts, beams, vocabulary)) + scores[..., None]
     values, places = sums.reshape((prompts, beams * vocabulary)).topk(rule.ranks.shape[0])
     return Ranked(values, places % vocabulary, places // vocabulary, rule.history)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from phlox.backend import Device, Float
 from phlox.backend.contract.backend import engine_of
@@ -15,7 +15,7 @@ from phlox.nn.key_value_cache import KeyValueCache, OwnedKeyValueCache
 from phlox.nn.small_caches import Int4KeyValueCache, Int8KeyValueCache, WindowKeyValueCache, owned
 from phlox.random import Stream, uniform
 from phlox.random import stream as random_stream
-from phlox.tensor import Tensor, arange, concat, tensor
+from phlox.tensor import Tensor, arange, concat, tensor, zeros
 from phlox.transform import compile as compiled
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def _form(generation: Generation) -> Hashable:
     )
     caches = generation.chunk, generation.cache, generation.prefixes is None
     draft = (
-        None if generation.speculation is None else (type(generation.speculation.draft), generation.speculation.count)
+        None if generation.speculation is None else (type(generation.speculation.draft), generation.speculation.most)
     )
     capacity = _round_up(n + count, context)
     beyond = (n, count) if n + count > context else None  # there are programs for the last halves, too
@@ -306,19 +306,21 @@ def new_cache(generation: Generation, rows: int, size: int, starts: tuple[int, .
     layers: list[Any] = []
     # A window has no tokens before it, to which speculation could return, and which a prefix has.
     has_windows = kind != "full" and generation.prefixes is None and generation.speculation is None
+    template, blocks = model.init_cache(rows, 1), getattr(model, "blocks", ())
+    windows = [getattr(block.attention, "window", None) for block in blocks] or [None] * len(template)
     small = {"int8": Int8KeyValueCache, "int4": Int4KeyValueCache}.get(kind)
-    for block, layer in zip(model.blocks, model.init_cache(rows, 1), strict=True):
-        window = getattr(block.attention, "window", None) if has_windows else None
-        if window is not None and window < capacity:
-            layer = WindowKeyValueCache.of(layer, window)
+    for layer, window in zip(template, windows, strict=True):
+        if has_windows and window is not None and window < capacity:
+            sized: Any = WindowKeyValueCache.of(layer, window)
         elif small is not None:
-            layer = small.of(layer, capacity)
+            sized = small.of(layer, capacity)
         else:
-            layer = block.attention.init_cache(rows, capacity)
-        layers.append(layer._replace(start=start))
-    if generation.in_programs or not device.backend.is_plain(layers[0].key.primitive):
-        return tuple(layers)
-    return tuple([OwnedKeyValueCache(*layer) if isinstance(layer, KeyValueCache) else owned(layer) for layer in layers])
+            key, value = (zeros((*x.shape[:2], capacity, x.shape[3]), device=device) for x in layer[:2])
+            sized = layer._replace(key=key, value=value)
+        layers.append(sized._replace(start=start))
+    if not generation.in_programs and device.backend.is_plain(layers[0].key.primitive):
+        layers = [OwnedKeyValueCache(*x) if isinstance(x, KeyValueCache) else owned(x) for x in layers]
+    return tuple(layers)
 
 
 def reordered(cache: CausalCache, rows: Tokens) -> CausalCache:
@@ -335,9 +337,10 @@ def _extended(
     model: CausalModel[Any, Any], tokens: Tokens, count: int, cache: CausalCache
 ) -> tuple[Numbers, CausalCache]:
     """The hidden states, and the cache with the first `count` of these tokens."""
-    before: Any = cache
-    cache = tuple([x._replace(new=count) if isinstance(x, WindowKeyValueCache) else x for x in before])
-    x, extended = model.hidden(tokens, cache=cache)
+    counted: Any = tuple(
+        [x._replace(new=count) if isinstance(x, WindowKeyValueCache) else x for x in cast("Any", cache)]
+    )
+    x, extended = model.hidden(tokens, cache=counted)
     # The cache contains padding too, after its position. It is overwritten before it is attended to.
     cache = tuple([layer._replace(position=old.position + count) for layer, old in zip(extended, cache, strict=True)])
     return x, cache

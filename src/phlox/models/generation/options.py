@@ -150,7 +150,7 @@ def generation_of(
     samples = integer_of(call, "samples", options["samples"], 1)
     beams = _beams_of(call, options)
     if beams is not None:
-        samples = beams.count
+        samples = beams.size
         _check_context(call, "beams", batch, most, config.context)
     batch = repeated(batch, samples)
     speculation = _speculation_of(call, options, batch, most, model)
@@ -172,7 +172,7 @@ def generation_of(
         raise KindError(f"{call}: cache must be 'auto', 'full', 'int8' or 'int4', got {cache!r}")
     logprobs, alternatives = _logprobs_of(call, options["logprobs"], options["details"], config.vocabulary)
     if beams is not None:  # enough continuations, so that one for each beam does not end
-        alternatives = max(2, 1 + len(stops)) * beams.count
+        alternatives = max(2, 1 + len(stops)) * beams.size
     ranks = arange(alternatives, device=device) if alternatives else None
     rule = Rule(sampling, cuts, processing, None, None, logprobs, ranks)
     is_plain = rule[1:] == (None, None, None, None, False, None, None) and not ends.masks
@@ -223,14 +223,15 @@ def _speculation_of(
     call: str, options: Mapping[str, Any], batch: Batch, most: int, model: CausalModel[Any, Any]
 ) -> Speculation | None:
     """The options of speculative decoding; None without it."""
-    draft, count = options["draft"], integer_of(call, "draft_tokens", options["draft_tokens"], 1)
+    draft: Any = options["draft"]
+    count = integer_of(call, "draft_tokens", options["draft_tokens"], 1)
     if draft is None:
         return None
     rows, vocabulary = batch.tokens.shape[0], model.config.vocabulary
     if rows != 1:
         raise ShapeError(f"{call}: a draft is for one text at a time, got {rows}; call it for each")
     _check_context(call, "a draft", batch, most, model.config.context)
-    if isinstance(draft, str) and draft == "text":
+    if draft == "text":
         return Speculation(None, count)
     if not isinstance(getattr(draft, "config", None), CausalConfigLike):
         raise KindError(f"{call}: draft must be a causal model, or 'text', got {draft!r}")
@@ -255,11 +256,12 @@ def _matchers_of(
     call: str, options: Mapping[str, Any], rows: int, vocabulary: int, stops: frozenset[int]
 ) -> tuple[list[Matcher | None], frozenset[int]]:
     """The state of the grammar of each row, and the stop tokens, with those of the tokenizer."""
-    grammar, tokenizer = options["grammar"], options["tokenizer"]
+    grammar: Any = options["grammar"]
+    tokenizer = options["tokenizer"]
     if grammar is None:
         return [], stops
     grammars: list[Any] = [grammar] * rows if isinstance(grammar, Grammar) else grammar
-    if not isinstance(grammars, list | tuple) or not all(isinstance(x, Grammar | None) for x in grammars):
+    if not isinstance(grammar, Grammar | list | tuple) or not all(isinstance(x, Grammar | None) for x in grammars):
         raise KindError(f"{call}: grammar must be a Grammar, or a list of them, one for each text, got {grammar!r}")
     if len(grammars) != rows:
         raise ShapeError(f"{call}: grammar must have one Grammar for each text, got {len(grammars)} for {rows}")
@@ -273,10 +275,10 @@ def _matchers_of(
 
 def _logprobs_of(call: str, logprobs: Any, details: bool, vocabulary: int) -> tuple[bool, int]:
     """Whether log-probabilities are returned, and the number of alternatives with theirs."""
-    if isinstance(logprobs, bool | np.bool_):
+    if isinstance(logprobs, bool):
         if logprobs and call == "stream" and not details:
             raise KindError("stream: logprobs=True needs details=True: a plain stream has only tokens")
-        return bool(logprobs), 0
+        return logprobs is True, 0
     count = integer_of(call, "logprobs", logprobs, 0)
     if count > vocabulary:
         raise RangeError(f"{call}: logprobs must be at most the vocabulary of {vocabulary}, got {count}")
@@ -290,7 +292,7 @@ def _texts_of(call: str, tokenizer: Any, stop_text: str | Sequence[str] | None, 
     strings = [stop_text] if isinstance(stop_text, str) else stop_text
     if strings is not None and not isinstance(strings, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise KindError(f"{call}: stop_text must be a string, or a list of strings, got {stop_text!r}")
-    for string in strings or ():
+    for string in strings or []:
         if not isinstance(string, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise KindError(f"{call}: stop_text must be a string, or a list of strings, got {string!r} in it")
         if not string:

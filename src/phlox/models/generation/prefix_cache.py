@@ -12,7 +12,7 @@ import numpy as np
 from phlox.errors import ConfigError, RangeError
 from phlox.module import Module
 from phlox.nn import KeyValueCache
-from phlox.tensor import Tensor, concat, zeros
+from phlox.tensor import Tensor, concat, tensor, zeros
 
 Layers: TypeAlias = tuple[KeyValueCache, ...]
 """The cache of each layer."""
@@ -94,22 +94,20 @@ class PrefixCache:
         The texts begin in the columns `starts`. At least one token of each is left to process.
         """
         rows, n = tokens.shape
-        starts = starts or (0,) * rows
+        firsts: list[int] = list(starts or [0] * rows)
         with self._lock:
             root = self._roots.get(_layout(cache))
             if root is None:
                 return cache, 0
-            matches = [
-                self._match(root, row[start : n - 1].tolist()) for row, start in zip(tokens, starts, strict=True)
-            ]
-            pairs = list(zip(starts, matches, strict=True))
+            texts: list[list[int]] = tokens[:, : n - 1].tolist()
+            pairs = [(start, self._match(root, text[start:])) for start, text in zip(firsts, texts, strict=True)]
             count = min(start + self.block * len(blocks) for start, blocks in pairs)
             for _, blocks in pairs:
                 for block in reversed(blocks):
                     self._blocks.move_to_end(block)
             if not count:
                 return cache, 0
-            self.reused_tokens += sum(max(0, count - start) for start in starts)
+            self.reused_tokens += sum(max(0, count - start) for start in firsts)
         known = iter([_columns(x, number, pairs, count) for number, x in enumerate(_arrays(cache))])
 
         def filled(x: Any) -> Any:
@@ -128,9 +126,7 @@ class PrefixCache:
                 key = tuple(tokens[begin : begin + self.block])
                 following = block.following.get(key)
                 if following is None:
-                    first = start + begin
-                    # A product is a new array: a slice may be a view of the whole cache, which is written to.
-                    parts = [x[row : row + 1, :, first : first + self.block] * 1 for x in _arrays(cache)]
+                    parts = _taken(cache, row, start + begin, self.block)
                     following = block.following[key] = _Block(block, key, parts)
                     self._blocks[following] = None
                     self.bytes += following.size
@@ -165,6 +161,13 @@ def _params_of(model: Module) -> list[Any]:
 def _arrays(cache: Layers) -> Columns:
     """The arrays of all layers that have columns: [batch, heads, capacity, width]."""
     return [x for layer in cache for x in layer if x is not None and x.ndim == 4]
+
+
+def _taken(cache: Layers, row: int, first: int, count: int) -> Columns:
+    """Copies of so many columns of a row. Indices are data, so a compiler has one program for all of them."""
+    device = cache[0].position.device
+    rows, columns = tensor([row], device=device), tensor(range(first, first + count), device=device)
+    return [x.take(columns, 2).take(rows, 0) for x in _arrays(cache)]
 
 
 def _layout(cache: Layers) -> Hashable:

@@ -48,7 +48,7 @@ class Speculation(NamedTuple):
 
     draft: CausalModel[Any, Any] | None
     """The model that proposes tokens; None: proposals are from the text so far."""
-    count: int
+    most: int
     """The most tokens that are proposed at once."""
 
 
@@ -72,10 +72,10 @@ def speculative_draws(generation: Generation, speculation: Speculation) -> Itera
     end = len(text) + most
     while len(text) < end:
         room = end - len(text) - 1  # a step gives one token more than it checks
-        proposals = drafter.propose(text, min(speculation.count, room)) if room else _Proposals([], None)
+        proposals = drafter.propose(text, min(speculation.most, room)) if room else _Proposals([], None)
         window = [text[-1], *proposals.tokens]
         if generation.in_programs and proposals.tokens:  # one program
-            window += [0] * (speculation.count - len(proposals.tokens))
+            window += [0] * (speculation.most - len(proposals.tokens))
         logits, cache = verify(generation.model, tensor([window], device=device), seen, cache)
         rows = logits[0].numpy()
         for number in range(len(proposals.tokens) + 1):
@@ -109,8 +109,8 @@ class _Chooser:
         self._history = history_of_rule(generation._replace(batch=_on_host(generation.batch), compile=False))
         processing = rule.processing
         if processing is not None:
-            arrays = [x.to_device("numpy") if isinstance(x, Tensor) else x for x in processing]
-            processing = Processing(*arrays)
+            parts: list[Any] = [x.to_device("numpy") if isinstance(x, Tensor) else x for x in processing]
+            processing = Processing(*parts)
         self._processing = processing
 
     def choose(
@@ -158,8 +158,8 @@ def _accept_or_replace(target: Probabilities, proposal: int | None, drafts: list
 
 
 def _draw(weights: Probabilities) -> int:
-    sums = weights.cumsum()
-    return int(np.searchsorted(sums, _unit() * sums[-1], side="right"))
+    sums: Probabilities = weights.cumsum()
+    return int(np.searchsorted(sums, _unit() * float(sums[-1]), side="right"))
 
 
 def _unit() -> float:

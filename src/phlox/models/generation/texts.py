@@ -237,7 +237,7 @@ def _best_texts(generation: Generation, prompt: Tokens | Prompts, beams: Beams) 
     new = np.zeros((len(hypotheses), max(lengths)), np.int64)
     for row, (tokens, stop, _) in zip(new, hypotheses, strict=True):
         row[: len(tokens)], row[len(tokens) :] = tokens, stop or 0
-    batch = every_nth(generation.batch, beams.count, beams.n_best)
+    batch = every_nth(generation.batch, beams.size, beams.n_best)
     text = concat([batch.tokens, tensor(new, device=batch.tokens.device)], 1)
     return _as_prompted(prompt, batch, text, lengths)
 
@@ -278,7 +278,7 @@ def stream(
 ) -> Any:
     """The tokens that `generate` would add, each as soon as it is drawn; arguments and errors are the same.
 
-    For a prompt [n], an iterator of numbers, which ends before a stop token. For a list of prompts, an iterator of
+    For a prompt [n], an iterator of numbers, which ends before a stop token. For a list of prompts, or with samples, of
     lists with one token for each prompt, None for one whose text has ended. With `details`, a token is a `Step`, with
     the text that has become certain, log-probabilities, and, in the last step of a text, why it ended.
 
@@ -355,7 +355,7 @@ def _completions(generation: Generation) -> list[Completion]:
     completions: list[Completion] = []
     for number, steps in enumerate(rows):
         length = generation.ends.length(number)
-        text = None if not steps or steps[0].text is None else "".join([step.text or "" for step in steps])
+        text = None if generation.tokenizer is None else "".join([step.text or "" for step in steps])
         steps = steps[:length]
         completions.append(
             Completion(
