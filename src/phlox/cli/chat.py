@@ -16,6 +16,7 @@ from phlox.host.text import printable
 
 if TYPE_CHECKING:
     from phlox.models import LanguageModel
+    from phlox.module import Module
 
 _HELP = """/system TEXT  begin with these instructions, from the next message on
 /clear        forget the conversation
@@ -112,8 +113,9 @@ class Conversation:
         self._limit: int | None = options.max_tokens
         chosen: dict[str, Any] = {"temperature": options.temperature, "top_p": options.top_p}
         self._options = {name: value for name, value in chosen.items() if value is not None}
-        if isinstance(model.model, CausalModel):  # a turn processes only what is new
-            self._options["prefix_cache"] = PrefixCache(cast("CausalModel[Any, Any]", model.model))
+        module: object = model.model
+        if isinstance(module, CausalModel):  # a turn processes only what is new
+            self._options["prefix_cache"] = PrefixCache(cast("Module", module))
         if "temperature" not in model.options:
             self._options.setdefault("temperature", _TEMPERATURE)
         self._left_out = 0
