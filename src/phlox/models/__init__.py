@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from phlox.models.dual_encoder import *
     from phlox.models.encoder import *
     from phlox.models.encoder_heads import *
+    from phlox.models.generation import Completion as Completion
+    from phlox.models.generation import Grammar as Grammar
+    from phlox.models.generation import PrefixCache as PrefixCache
+    from phlox.models.generation import Step as Step
+    from phlox.models.generation import StopText as StopText
     from phlox.models.gpt import *
     from phlox.models.language_model import *
     from phlox.models.language_recipe import *
@@ -34,6 +39,7 @@ __getattr__, __dir__ = lazily(
         "dual_encoder": "DualEncoder DualEncoderConfig",
         "encoder": "BlocksConfig Encoder EncoderConfig",
         "encoder_heads": "EncoderClassifier EncoderClassifierConfig EncoderMaskedLm EncoderMaskedLmConfig",
+        "generation": "Completion Grammar PrefixCache Step StopText",
         "gpt": "Gpt GptConfig",
         "language_model": "LanguageModel",
         "language_recipe": "LanguageRecipe LanguageTraining",

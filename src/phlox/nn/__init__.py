@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from phlox.nn.reparameterizations import without_adapters as without_adapters
     from phlox.nn.rotary import *
     from phlox.nn.sequential import *
+    from phlox.nn.small_caches import *
 
 __getattr__, __dir__ = lazily(
     __name__,
@@ -87,6 +88,7 @@ __getattr__, __dir__ = lazily(
         "reparameterizations": "adapter_names dora ia3 lora use_adapters without_adapters",
         "rotary": "RotaryEncoding RotaryEncodingConfig",
         "sequential": "Sequential",
+        "small_caches": "Int4KeyValueCache Int8KeyValueCache WindowKeyValueCache",
     },
     here="Dropout DropoutConfig attention dropout functional",
 )
