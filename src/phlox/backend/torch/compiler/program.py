@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import RLock
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from phlox.backend.torch import compat
 from phlox.backend.torch.collectives import in_order, refuse_in_place
-from phlox.backend.torch.compiler import pipeline
+from phlox.backend.torch.compiler import loops, pipeline
 from phlox.backend.torch.compiler.codegen import codegen, is_on
 from phlox.backend.torch.compiler.decompositions import decompositions
 from phlox.backend.torch.compiler.flatten import (
@@ -32,28 +31,20 @@ from phlox.backend.torch.compiler.flatten import (
     unflatten_arguments,
 )
 from phlox.backend.torch.compiler.passes import donation
-from phlox.backend.torch.compiler.passes.multi_tensor import SharedUpdateCalls
 from phlox.backend.torch.tracer import RngState, end, is_traced_by_others, tracing
 from phlox.host.signal_guard import scope
 
 Body: TypeAlias = Callable[[Any, Any], Any]
 
-_lock = RLock()
-"""PyTorch traces and compiles one program at a time: it replaces functions of its own on the way."""
-
 
 class _Executable(NamedTuple):
     """A function compiled for arguments of certain shapes."""
 
-    run: Callable[..., Any]
+    run: pipeline.Executable
     build: Callable[[Iterator[Any]], Any]
     """Builds the result from the arrays of a run."""
-    written_over: Sequence[int] = ()
-    """The arguments that a run overwrites."""
-    sources: Sequence[int | None] = ()
-    """For each array of the result, the argument that holds it, or None if `run` returns it; empty if all are None."""
-    update_calls: SharedUpdateCalls | None = None
-    """The calls that compute updates after the run."""
+    loops: Sequence[loops.Loop]
+    """The loops that the run calls."""
 
 
 class Program:
@@ -75,28 +66,24 @@ class Program:
         with torch.no_grad():
             executable = self._executables.get(key)
             if executable is None:
-                with _lock:
+                with pipeline.LOCK:
                     executable = self._executables.get(key)
                     if executable is None:
                         executable = self._executables[key] = self._compile(flat, sizes)
-            if executable.written_over:
+            if executable.run.written_over:
                 self._release()
             flat = [x.contiguous() for x in flat]  # the layout that the program was compiled for
-            if executable.written_over:
-                donation.take_over(flat, executable.written_over)
-            arrays = executable.run(*flat)
-            if executable.written_over:
-                arrays = donation.together(executable.sources, flat, arrays)
-            if executable.update_calls is not None:
-                arrays = executable.update_calls.together(flat, arrays)
-            return executable.build(iter(arrays))
+            if executable.run.written_over:
+                donation.take_over(flat, executable.run.written_over)
+            return executable.build(iter(executable.run(flat)))
 
     def _compile(self, flat: Sequence[torch.Tensor], sizes: tuple[Sizes, Sizes]) -> _Executable:
         pipeline.check_switches()
         flat = _unshared([x.contiguous() for x in flat])
         _check_devices(flat, sizes)
         inductor = codegen() == "inductor"
-        graph, build = self._trace(flat, sizes, inductor and is_on("decompositions"))
+        with loops.holding() as held:
+            graph, build = self._trace(flat, sizes, inductor and is_on("decompositions"))
         start = count(sizes[0])
         plan = pipeline.Plan(
             graph,
@@ -104,9 +91,7 @@ class Program:
             weights=[start + position for position in in_tuples(sizes[1])],
             successors=donation.successors(graph, in_tuples(sizes[0])) if inductor else {},
         )
-        pipeline.optimize(plan)
-        assert plan.run is not None
-        return _Executable(plan.run, build, tuple(plan.written_over), plan.sources, plan.update_calls)
+        return _Executable(pipeline.optimize(plan), build, held)
 
     def _trace(self, flat: Sequence[torch.Tensor], sizes: tuple[Sizes, Sizes], decompose: bool) -> tuple[Any, Any]:
         """The FX graph of the function, and a function that builds its result from arrays."""
@@ -156,9 +141,17 @@ def trace_only(fn: Body, donated: Any, kept: Any) -> None:
     """Run a function on tracers."""
     flat: list[torch.Tensor] = []
     sizes = flatten_arguments(donated, flat), flatten_arguments(kept, flat)
-    with _tracers(flat) as fakes:
+    within = tracing.get() and compat.fake_mode() is not None
+    with nested_tracers(flat) if within else _tracers(flat) as fakes:
         remaining = iter(fakes)
         fn(*(unflatten_arguments(size, remaining) for size in sizes))
+
+
+@contextmanager
+def nested_tracers(flat: Sequence[torch.Tensor]) -> Generator[Sequence[Any]]:
+    """Tracers within a trace, whose program they leave as it is."""
+    with compat.without_proxies():
+        yield flat
 
 
 @contextmanager
