@@ -11,10 +11,23 @@ if TYPE_CHECKING:
     from phlox.models.causal import *
     from phlox.models.decoder import *
     from phlox.models.digits import *
+    from phlox.models.dual_encoder import *
+    from phlox.models.encoder import *
+    from phlox.models.encoder_heads import *
+    from phlox.models.generation import Completion as Completion
+    from phlox.models.generation import Grammar as Grammar
+    from phlox.models.generation import PrefixCache as PrefixCache
+    from phlox.models.generation import Step as Step
+    from phlox.models.generation import StopText as StopText
     from phlox.models.gpt import *
+    from phlox.models.language_model import *
+    from phlox.models.language_recipe import *
     from phlox.models.llama import *
+    from phlox.models.loading import *
     from phlox.models.recipe import *
     from phlox.models.rotary_scaling import *
+    from phlox.models.sentences import *
+    from phlox.models.vision import *
 
 __getattr__, __dir__ = lazily(
     __name__,
@@ -23,9 +36,18 @@ __getattr__, __dir__ = lazily(
         "causal": "CausalConfig CausalModel",
         "decoder": "Decoder DecoderConfig ExpertsConfig LatentConfig",
         "digits": "DigitsConfig DigitsNet",
+        "dual_encoder": "DualEncoder DualEncoderConfig",
+        "encoder": "BlocksConfig Encoder EncoderConfig",
+        "encoder_heads": "EncoderClassifier EncoderClassifierConfig EncoderMaskedLm EncoderMaskedLmConfig",
+        "generation": "Completion Grammar PrefixCache Step StopText",
         "gpt": "Gpt GptConfig",
+        "language_model": "LanguageModel",
+        "language_recipe": "LanguageRecipe LanguageTraining",
         "llama": "Llama LlamaConfig",
+        "loading": "load",
         "recipe": "DigitsRecipe DigitsRun DigitsTraining Verification",
         "rotary_scaling": "DynamicScaling LinearScaling Llama3Scaling LongScaling YarnScaling",
+        "sentences": "PoolingName SentenceEncoder SentenceEncoderConfig SentenceLayerConfig pool",
+        "vision": "ImageClassifier ImageClassifierConfig VisionEncoder VisionEncoderConfig",
     },
 )
