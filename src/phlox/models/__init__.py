@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from phlox.models.causal import *
     from phlox.models.decoder import *
     from phlox.models.digits import *
+    from phlox.models.encoder_decoder import *
     from phlox.models.gpt import *
     from phlox.models.llama import *
     from phlox.models.recipe import *
@@ -23,6 +24,7 @@ __getattr__, __dir__ = lazily(
         "causal": "CausalConfig CausalModel",
         "decoder": "Decoder DecoderConfig",
         "digits": "DigitsConfig DigitsNet",
+        "encoder_decoder": "EncoderDecoder EncoderDecoderConfig SourceDecoder",
         "gpt": "Gpt GptConfig",
         "llama": "Llama LlamaConfig",
         "recipe": "DigitsRecipe DigitsRun DigitsTraining Verification",
