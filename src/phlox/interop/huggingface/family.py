@@ -6,10 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NamedTuple, cast
 
+import numpy as np
+
 from phlox.config import Config
 from phlox.errors import ConfigError
 from phlox.interop.adapter import Adapter, Rule, rename, transpose
 from phlox.interop.huggingface.settings import ACTIVATION_NAMES, Settings
+from phlox.record import TensorEntry
 
 
 class Entry(NamedTuple):
@@ -113,7 +116,8 @@ class Family(ABC):
 
     def check(self, settings: Settings) -> None:
         """`ConfigError` for the first option that is not supported."""
-        for key, allowed, why in (*_NEVER, *self.unsupported):
+        own = {key for key, *_ in self.unsupported}
+        for key, allowed, why in (*[row for row in _NEVER if row[0] not in own], *self.unsupported):
             settings.only(key, allowed, why)
 
     def check_all_read(self, settings: Settings) -> None:
@@ -171,6 +175,16 @@ def dense(theirs: str, ours: str) -> list[Rule]:
 def norm(theirs: str, ours: str) -> list[Rule]:
     """The rules of a normalization."""
     return [rename(f"{theirs}.weight", f"{ours}.gamma"), rename(f"{theirs}.bias", f"{ours}.beta")]
+
+
+def same_tensors(entry: object, other: object) -> bool:
+    """Are both entries tensors with the same elements? They are read if shape and type are equal."""
+    if entry is other:
+        return True
+    if not isinstance(entry, TensorEntry) or not isinstance(other, TensorEntry):
+        return False
+    a, b = entry.tensor, other.tensor
+    return (a.shape, a.dtype) == (b.shape, b.dtype) and bool(np.array_equal(a.read(), b.read()))
 
 
 _NEVER: tuple[tuple[str, Any, str], ...] = (

@@ -16,7 +16,8 @@ from phlox.errors import ConfigError, RecordError
 from phlox.interop.adapter import Adapter, ignore
 from phlox.interop.huggingface.bert import Bert
 from phlox.interop.huggingface.decoders import DECODERS
-from phlox.interop.huggingface.family import Family
+from phlox.interop.huggingface.encoder_decoders import ENCODER_DECODERS
+from phlox.interop.huggingface.family import Family, same_tensors
 from phlox.interop.huggingface.gpt2 import Gpt2
 from phlox.interop.huggingface.llama import Llama
 from phlox.interop.huggingface.quantized.loading import Method, described, method_of, quantized, with_packed
@@ -24,13 +25,13 @@ from phlox.interop.huggingface.quantized.matrix import Stored
 from phlox.interop.huggingface.quantized.saving import computed_sites, saved, wholes_of
 from phlox.interop.huggingface.settings import Settings, read_settings
 from phlox.module import Module
-from phlox.record import FULL, LazyTensor, PrecisionLike, Record, SafetensorsRecorder, TensorEntry, match
+from phlox.record import FULL, LazyTensor, PrecisionLike, Record, SafetensorsRecorder, match
 from phlox.record import load as load_any
 from phlox.record.dtypes import SHORT_NAMES, DType
 from phlox.record.formats.sharded import WHOLE
 from phlox.record.precision import checked_precision
 
-FAMILIES: tuple[Family, ...] = (Bert(), Gpt2(), Llama(), *DECODERS)
+FAMILIES: tuple[Family, ...] = (Bert(), Gpt2(), Llama(), *DECODERS, *ENCODER_DECODERS)
 
 _DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
@@ -235,20 +236,13 @@ def cleaned(family: Family, config: Any, record: Record, prefix: str, folder: Pa
     for name, other in family.ties(config, prefix):
         if (duplicate := entries.pop(name, None)) is None:
             continue
-        if not _equal(duplicate, entries.setdefault(other, duplicate)):  # a tensor may be stored under either name
+        if not same_tensors(
+            duplicate, entries.setdefault(other, duplicate)
+        ):  # a tensor may be stored under either name
             raise RecordError(
                 f"{folder}: {name} differs from {other}, but tie_word_embeddings in config.json makes them equal"
             )
     return Record(entries, record.metadata, unreadable=record.unreadable)
-
-
-def _equal(entry: object, other: object) -> bool:
-    if entry is other:
-        return True
-    if not isinstance(entry, TensorEntry) or not isinstance(other, TensorEntry):
-        return False
-    a, b = entry.tensor, other.tensor
-    return (a.shape, a.dtype) == (b.shape, b.dtype) and bool(np.array_equal(a.read(), b.read()))
 
 
 def check_weights(model: Module, adapter: Adapter, record: Record, folder: Path) -> None:
