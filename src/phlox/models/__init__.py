@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from phlox.models.llama import *
     from phlox.models.recipe import *
     from phlox.models.rotary_scaling import *
+    from phlox.models.speech import *
 
 __getattr__, __dir__ = lazily(
     __name__,
@@ -29,5 +30,7 @@ __getattr__, __dir__ = lazily(
         "llama": "Llama LlamaConfig",
         "recipe": "DigitsRecipe DigitsRun DigitsTraining Verification",
         "rotary_scaling": "DynamicScaling LinearScaling Llama3Scaling LongScaling YarnScaling",
+        "speech": "BannedFirst LogMelConfig SpeechSegment SpeechTokens TimestampRules detect_language log_mel read_wav "
+        "resample transcribe",
     },
 )

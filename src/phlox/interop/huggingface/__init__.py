@@ -9,12 +9,14 @@ from phlox.interop.huggingface.folder import adapter_for as adapter_for
 from phlox.interop.huggingface.folder import config_from as config_from
 from phlox.interop.huggingface.folder import load as load
 from phlox.interop.huggingface.folder import save as save
+from phlox.interop.huggingface.speech import load_speech as load_speech
 from phlox.lazy import lazily
 
 __all__ = [
     "adapter_for",
     "config_from",
     "load",
+    "load_speech",
     "save",
 ]
 
