@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 from phlox.lazy import lazily
 
 if TYPE_CHECKING:
+    from phlox.models.audio import *
     from phlox.models.bert import *
     from phlox.models.causal import *
     from phlox.models.decoder import *
     from phlox.models.digits import *
     from phlox.models.encoder_decoder import *
+    from phlox.models.encoder_decoder_config import *
     from phlox.models.gpt import *
     from phlox.models.llama import *
     from phlox.models.recipe import *
@@ -21,16 +23,17 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "audio": "LogMelConfig log_mel read_wav resample",
         "bert": "Bert BertClassifier BertClassifierConfig BertConfig BertMaskedLm BertMaskedLmConfig",
         "causal": "CausalConfig CausalModel",
         "decoder": "Decoder DecoderConfig",
         "digits": "DigitsConfig DigitsNet",
-        "encoder_decoder": "EncoderDecoder EncoderDecoderConfig SourceDecoder",
+        "encoder_decoder": "EncoderDecoder SourceDecoder",
+        "encoder_decoder_config": "EncoderDecoderConfig",
         "gpt": "Gpt GptConfig",
         "llama": "Llama LlamaConfig",
         "recipe": "DigitsRecipe DigitsRun DigitsTraining Verification",
         "rotary_scaling": "DynamicScaling LinearScaling Llama3Scaling LongScaling YarnScaling",
-        "speech": "BannedFirst LogMelConfig SpeechSegment SpeechTokens TimestampRules detect_language log_mel read_wav "
-        "resample transcribe",
+        "speech": "BannedFirst SpeechSegment SpeechTokens TimestampRules detect_language transcribe",
     },
 )

@@ -37,6 +37,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bart": ("Bart", {"scale_embedding": True}),
     "bart relu": ("Bart", {"activation_function": "relu", "dropout": 0.2}),
     "mbart": ("MBart", {}),
+    "marian": ("Marian", {"scale_embedding": True, "activation_function": "swish"}),
     "whisper": ("Whisper", {"scale_embedding": True}),
     "whisper untied": ("Whisper", {"tie_word_embeddings": False, "activation_function": "gelu_new", "num_mel_bins": 7}),
 }  # fmt: skip
@@ -47,8 +48,9 @@ TOKENS = np.array([[2, 9, 11, 4, 30]])
 def theirs(case: str) -> tuple[Any, Any, Any]:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     kind, more = CASES[case]
-    sizes = WHISPER if kind == "Whisper" else BART if "Bart" in kind else T5
-    cls = getattr(transformers, f"{kind}ForConditionalGeneration")
+    sizes = WHISPER if kind == "Whisper" else T5 if "T5" in kind else BART
+    head = "MTModel" if kind == "Marian" else "ForConditionalGeneration"
+    cls = getattr(transformers, f"{kind}{head}")
     torch.manual_seed(0)
     model = cls(getattr(transformers, f"{kind}Config")(**{**sizes, **more})).eval()
     if "1.1" in case:  # a head of its own

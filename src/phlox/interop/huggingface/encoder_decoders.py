@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterable
 from typing import Any, ClassVar, cast
 
+import numpy as np
+
 from phlox.errors import ConfigError
-from phlox.interop.adapter import Adapter, Rule, rename, transpose
+from phlox.interop.adapter import Adapter, Rule, default, rename, transpose
 from phlox.interop.huggingface.family import Entry, Family, dense, norm, same_tensors
 from phlox.interop.huggingface.settings import ACTIVATION_NAMES, ACTIVATIONS, Settings
 from phlox.models import EncoderDecoderConfig
@@ -20,7 +22,9 @@ NO_LIMIT = 1 << 20
 def stop_tokens(settings: Settings, key: str, default: Any) -> tuple[int, ...]:
     """A token or several that end a text."""
     tokens: Any = settings.get(key, default)
-    return tuple(tokens) if isinstance(tokens, list) else () if tokens is None else (settings.whole(key, default),)
+    if isinstance(tokens, list):
+        return tuple(cast("list[int]", tokens))
+    return () if tokens is None else (settings.whole(key, default),)
 
 
 def with_defaults(entries: tuple[Entry, ...], **defaults: Any) -> tuple[Entry, ...]:
@@ -349,8 +353,35 @@ class MBart(Bart):
 
     model_type = "mbart"
     architectures = ("MBartForConditionalGeneration", "MBartModel")
+    entries = with_defaults(Bart.entries, decoder_start_token_id=None)
     constants: ClassVar = {**Bart.constants, "norm_place": "before", "final_norm": True}
     norms, linears = bart_rules(embedding_norm=True, final_norm=True)
+
+
+class Marian(Bart):
+    """A BART with sinusoids as positions, which former files leave out."""
+
+    model_type = "marian"
+    architectures = ("MarianMTModel", "MarianModel")
+    entries = with_defaults(
+        Bart.entries, vocab_size=58101, pad_token_id=58100, decoder_start_token_id=58100, eos_token_id=0
+    )
+    constants: ClassVar = {
+        **Bart.constants, "embedding_norm": False, "positions": "sinusoidal", "position_offset": 0,
+    }  # fmt: skip
+    norms, linears = bart_rules(embedding_norm=False, final_norm=False)
+
+    def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
+        """See `EncoderDecoderFamily.further_fields`."""
+        settings.only("decoder_vocab_size", fields["vocabulary"], "encoder and decoder would have different tokens")
+        return super().further_fields(settings, fields)
+
+    def further_rules(self, config: EncoderDecoderConfig) -> list[Rule]:
+        """See `EncoderDecoderFamily.further_rules`."""
+        angles = np.arange(config.context)[:, None] / 10000.0 ** (np.arange(0, config.d_model, 2) / config.d_model)
+        table = np.concatenate([np.sin(angles), np.cos(angles)[:, : config.d_model // 2]], 1).astype(np.float32)
+        defaults = [default(f"{name}.positions", table) for name in ("encoder", "decoder")]
+        return [*super().further_rules(config), *defaults]
 
 
 class Whisper(Bart):
@@ -421,4 +452,4 @@ class Whisper(Bart):
         return config
 
 
-ENCODER_DECODERS: tuple[EncoderDecoderFamily, ...] = (T5(), MT5(), UMT5(), Bart(), MBart(), Whisper())
+ENCODER_DECODERS: tuple[EncoderDecoderFamily, ...] = (T5(), MT5(), UMT5(), Bart(), MBart(), Marian(), Whisper())

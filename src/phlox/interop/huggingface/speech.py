@@ -57,8 +57,9 @@ def _tokens(path: Path) -> SpeechTokens:
     def value(key: str) -> Any:
         return next((entry for table in tables if (entry := table.get(key, None)) is not None), None)
 
+    languages: dict[str, int] = value("lang_to_id") or {}
     return SpeechTokens(
-        languages={name.strip("<|>"): token for name, token in (value("lang_to_id") or {}).items()},
+        languages={name.strip("<|>"): token for name, token in languages.items()},
         tasks=dict(value("task_to_id") or {}),
         no_timestamps=value("no_timestamps_token_id"),
         banned=tuple(value("suppress_tokens") or ()),
