@@ -130,7 +130,7 @@ class EncoderDecoder(Module):
             encode = _compiled_memories
             if not self.convolutions and source.ndim == 2:  # pad to one of a few lengths: few programs are compiled
                 rows, m = source.shape
-                most = m if self.encoder.positions is None else max(m, self.config.source_context)
+                most = m if self.encoder.relative else max(m, self.config.source_context)
                 width = ((0, 0), (0, max(0, min(-(-m // BLOCK) * BLOCK, most) - m)))
                 mask = full((rows, m), 1, device=source.device) if mask is None else mask
                 source, mask = source.pad(width), mask.pad(width)
@@ -191,7 +191,7 @@ class EncoderDecoder(Module):
         is_list, device = not isinstance(source, Tensor), self.tokens.weight.device
         seen: Any = mask
         if is_list:
-            limit = sys.maxsize if self.encoder.positions is None else self.config.source_context
+            limit = sys.maxsize if self.encoder.relative else self.config.source_context
             batch = batch_of("generate", source, self.config.vocabulary, limit, device)
             source = batch.tokens
             if batch.starts is not None:  # padding goes to the end: each source begins at the first position
@@ -221,7 +221,7 @@ class EncoderDecoder(Module):
                     f"mask, got shape {source.shape}"
                 )
             return
-        if source.ndim != 2 or (self.encoder.positions is not None and less(limit, source.shape[1])):
+        if source.ndim != 2 or (not self.encoder.relative and less(limit, source.shape[1])):
             raise ShapeError(
                 f"{name}: a source must be [batch, m] with m at most {limit} tokens, got shape {source.shape}"
             )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EncoderDecoderConfig"]
 
-Positions = Literal["relative", "learned", "sinusoidal"]
+Positions = Literal["relative", "learned", "frozen", "sinusoidal"]
 
 
 class EncoderDecoderConfig(Config):
@@ -64,7 +64,8 @@ class EncoderDecoderConfig(Config):
     # Positions
     positions: Positions = "relative"
     """Relative positions add a learned score to those of each head, by the distance of two tokens (Raffel et al.
-    2020); the others are vectors that are added to the embeddings, and sinusoids are not trained."""
+    2020); the others are vectors that are added to the embeddings: learned; sinusoids (Vaswani et al. 2017); or a table
+    that is not trained and begins as sinusoids, but may be another one in a file."""
     source_positions: Positions | None = None
     """Those of the encoder; by default as in the decoder."""
     position_offset: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -145,13 +146,17 @@ def buckets_of(count: int, max_distance: int, *, both_ways: bool) -> np.ndarray[
     return np.where((distance > 0) & both_ways, bucket + side, bucket).astype(np.int32)
 
 
+@lru_cache(maxsize=8)
+def sinusoid_table(n: int, width: int) -> np.ndarray[Any, Any]:
+    """Positions as sines, then cosines, of geometric frequencies (Vaswani et al. 2017): float32 [n, width]."""
+    angles = np.arange(n)[:, None] / 10000.0 ** (np.arange(0, width, 2) / width)
+    return np.concatenate([np.sin(angles), np.cos(angles)[:, : width // 2]], 1).astype(np.float32)
+
+
 def sinusoids(shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
-    """Positions [n, d_model] as sines, then cosines, of geometric frequencies: an initializer."""
+    """The table as an initializer."""
     n, width = shape
-    frequencies = np.exp(-math.log(10000.0) / max(width // 2 - 1, 1) * np.arange(width // 2))
-    angles = np.arange(n)[:, None] * frequencies
-    table = np.concatenate([np.sin(angles), np.cos(angles), np.zeros((n, width % 2))], 1)
-    return tensor(table, device=device, kind=Float)
+    return tensor(sinusoid_table(n, width), device=device, kind=Float)
 
 
 class Stack(Module):
@@ -163,16 +168,17 @@ class Stack(Module):
         kind = config.positions if decodes else config.source_positions or config.positions
         self.positions, self.relative = None, list[RelativePositions]()
         self.offset = config.position_offset
+        size = (config.context if decodes else config.source_context) + self.offset
+        self.sinusoids = (size, config.d_model) if kind == "sinusoidal" else None
         if kind == "relative":
             count = 1 if config.shared_buckets else layers
             self.relative = [
                 RelativePositions(config, heads, both_ways=not decodes, device=device) for _ in range(count)
             ]
-        else:
-            size = (config.context if decodes else config.source_context) + self.offset
-            learned = kind == "learned"
-            initializer: Any = Normal(std=config.init_std) if learned else sinusoids
-            self.positions = Param.deferred((size, config.d_model), initializer, trained=learned, device=device)
+        elif kind != "sinusoidal":
+            initializer: Any = Normal(std=config.init_std) if kind == "learned" else sinusoids
+            is_learned = kind == "learned"
+            self.positions = Param.deferred((size, config.d_model), initializer, trained=is_learned, device=device)
         self.embedding_norm = norm_of(config, device) if config.embedding_norm else None
         self.blocks = [Block(config, decodes=decodes, device=device) for _ in range(layers)]
         self.norm = norm_of(config, device) if config.final_norm else None
@@ -196,9 +202,9 @@ class Stack(Module):
             cache: the cache of the tokens before x.
         """
         n = x.shape[1]
-        if self.positions is not None:
+        if not self.relative:
             positions = arange(n, device=x.device) if cache is None else cache[0].positions(n)
-            x = x + self.positions.val().take(positions + self.offset)
+            x = x + self._table(x.device).take(positions + self.offset)
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         x = self.dropout(x)
@@ -215,3 +221,10 @@ class Stack(Module):
             if layer_cache is not None:
                 new_cache.append(layer_cache)
         return self.output_dropout(x if self.norm is None else self.norm(x)), tuple(new_cache)
+
+    def _table(self, device: Device) -> Tensor:
+        """The vectors of all positions."""
+        if self.sinusoids is not None:
+            return tensor(sinusoid_table(*self.sinusoids), device=device, kind=Float)
+        assert self.positions is not None
+        return self.positions.val()

@@ -6,10 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any, ClassVar, cast
 
-import numpy as np
-
 from phlox.errors import ConfigError
-from phlox.interop.adapter import Adapter, Rule, default, rename, transpose
+from phlox.interop.adapter import Adapter, Rule, rename, transpose
 from phlox.interop.huggingface.family import Entry, Family, dense, norm, same_tensors
 from phlox.interop.huggingface.settings import ACTIVATION_NAMES, ACTIVATIONS, Settings
 from phlox.models import EncoderDecoderConfig
@@ -359,7 +357,7 @@ class MBart(Bart):
 
 
 class Marian(Bart):
-    """A BART with sinusoids as positions, which former files leave out."""
+    """A BART with sinusoids as positions, which are computed."""
 
     model_type = "marian"
     architectures = ("MarianMTModel", "MarianModel")
@@ -378,10 +376,11 @@ class Marian(Bart):
 
     def further_rules(self, config: EncoderDecoderConfig) -> list[Rule]:
         """See `EncoderDecoderFamily.further_rules`."""
-        angles = np.arange(config.context)[:, None] / 10000.0 ** (np.arange(0, config.d_model, 2) / config.d_model)
-        table = np.concatenate([np.sin(angles), np.cos(angles)[:, : config.d_model // 2]], 1).astype(np.float32)
-        defaults = [default(f"{name}.positions", table) for name in ("encoder", "decoder")]
-        return [*super().further_rules(config), *defaults]
+        return []
+
+    def ignored(self, config: EncoderDecoderConfig) -> tuple[str, ...]:
+        """See `Family.ignored`."""
+        return ("**.embed_positions.weight",)
 
 
 class Whisper(Bart):
@@ -425,7 +424,7 @@ class Whisper(Bart):
     })  # fmt: skip
     constants: ClassVar = {
         **Bart.constants, "norm_place": "before", "final_norm": True, "embedding_norm": False, "position_offset": 0,
-        "key_bias": False, "source_positions": "sinusoidal",
+        "key_bias": False, "source_positions": "frozen",
     }  # fmt: skip
     written = ()
     norms, linears = bart_rules(embedding_norm=False, final_norm=True)
