@@ -142,6 +142,21 @@ class EncoderDecoderConfig(Config):
             if not 0 <= getattr(self, name) < self.vocabulary:
                 raise ValueError(f"{name} must be a token of the vocabulary, got {getattr(self, name)}")
 
+    @property
+    def head_width(self) -> int:
+        """The width of a head of the encoder."""
+        return self.d_model // self.n_heads if self.d_head is None else self.d_head
+
+    @property
+    def hidden_width(self) -> int:
+        """The width of the hidden layers of the encoder."""
+        return 4 * self.d_model if self.d_hidden is None else self.d_hidden
+
+    @property
+    def decoder_hidden_width(self) -> int:
+        """The width of those of the decoder."""
+        return self.hidden_width if self.d_decoder_hidden is None else self.d_decoder_hidden
+
     def init(self, device: DeviceLike | None = None) -> EncoderDecoder:
         """The model; its parameters are created when they are first used."""
         from phlox.models.encoder_decoder import EncoderDecoder

@@ -66,9 +66,8 @@ class Block(Module):
 
     def __init__(self, config: EncoderDecoderConfig, *, decodes: bool, device: DeviceLike | None = None) -> None:
         d_model, std, bias = config.d_model, config.init_std, config.hidden_bias
-        heads, d_hidden = config.n_heads, config.d_hidden or 4 * d_model
-        if decodes:
-            heads, d_hidden = config.n_decoder_heads or heads, config.d_decoder_hidden or d_hidden
+        heads = (config.n_decoder_heads or config.n_heads) if decodes else config.n_heads
+        d_hidden = config.decoder_hidden_width if decodes else config.hidden_width
         self.attention = Attention(config, heads, causal=decodes, device=device)
         self.norm_1 = norm_of(config, device)
         self.cross = Attention(config, heads, causal=False, device=device) if decodes else None

@@ -43,7 +43,8 @@ def load(folder: str | os.PathLike[str], *, device: DeviceLike | None = None) ->
 
     The folder contains `config.json` and weights, in the first of these files that exists: `model.safetensors`,
     `model.safetensors.index.json` with its shards, `pytorch_model.bin`, `pytorch_model.bin.index.json`. GPT-2, Llama,
-    ten families of decoders and BERT are supported, see docs/interop.md. The precision is that of the device's backend.
+    other decoders, encoder-decoders such as T5 and Whisper, and BERT are supported, see docs/interop.md. The precision
+    is that of the device's backend.
 
     Raises `ConfigError` for a config that is missing, damaged or not supported. Raises `RecordError` for weights that
     are missing, damaged or do not fit the config, all at once and by the names in the file.
@@ -84,7 +85,7 @@ def save(
     bitsandbytes. Their scales are in f32 at each precision.
 
     Args:
-        model: a `Gpt`, `Llama`, `Bert`, `BertMaskedLm` or `BertClassifier`.
+        model: a `Gpt`, `Llama`, `Decoder`, `EncoderDecoder`, `Bert`, `BertMaskedLm` or `BertClassifier`.
         folder: created if it does not exist. Files of these names are replaced, each completely or not at all.
         precision: the precision of the weights.
         config: further entries of `config.json`, such as `{"eos_token_id": 0}`, or the whole `config.json` that the
