@@ -114,6 +114,11 @@ def test_errors() -> None:
         (ShapeError, "shape of the source", lambda: model(tokens, tokens, mask=px.tensor([[1]]))),
         (ShapeError, r"\[batch, 4, frames\] with at most 24", lambda: heard(px.ones((1, 4, 25)), tokens)),
         (ShapeError, "3 sources need as many prompts, got 2", lambda: model.generate(SOURCES, 2, prompt=[[1], [1]])),
+        (
+            ShapeError,
+            "3 rows of tokens are not a multiple of 2",
+            lambda: model(px.ones((2, 2)).int(), tokens[[0, 0, 0]]),
+        ),
         (IndexRangeError, "the tokens of this model", lambda: model.generate([[50]], 2)),
         (RangeError, "temperature", lambda: model.generate(SOURCES, 2, temperature=-1.0)),
     ]

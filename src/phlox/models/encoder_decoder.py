@@ -76,12 +76,7 @@ class EncoderDecoder(Module):
 
         Raises `KindError` or `ShapeError` for tensors of other kinds or shapes.
         """
-        name, limit = type(self).__name__, self.config.context
-        check_kind(name, Int, tokens=tokens)
-        if tokens.ndim != 2 or less(limit, tokens.shape[1]):
-            raise ShapeError(f"{name}: tokens must be [batch, n] with n at most {limit}, got shape {tokens.shape}")
-        memories = _memories(self, source, mask)
-        return self.logits(self.decoder(self.embed(tokens), None, memories, _seen(mask))[0])
+        return self.logits(self.decode(tokens, _memories(self, source, mask), mask)[0])
 
     def encode(self, source: Tensor[Any, Any, Any], *, mask: Mask | None = None) -> Tensor:
         """A vector for each token of the source, or for each two frames: [batch, m, d_model]; see `__call__`."""
@@ -92,6 +87,21 @@ class EncoderDecoder(Module):
         for convolution in self.convolutions:
             x = functional.gelu(convolution(x))
         return self.encoder(x.swapaxes(1, 2))[0]
+
+    def decode(
+        self, tokens: Tokens, memories: Sequence[Memory], mask: Mask | None = None, cache: CausalCache | None = None
+    ) -> tuple[Tensor, CausalCache]:
+        """The result of the decoder for tokens [rows, n], and the new cache; `memories` are what its layers attend to.
+
+        Each source has as many successive rows as the others.
+        """
+        name, limit, sources = type(self).__name__, self.config.context, memories[0][0].shape[0]
+        check_kind(name, Int, tokens=tokens)
+        if tokens.ndim != 2 or less(limit, tokens.shape[1]):
+            raise ShapeError(f"{name}: tokens must be [batch, n] with n at most {limit}, got shape {tokens.shape}")
+        if tokens.shape[0] != sources and tokens.shape[0] % sources:
+            raise ShapeError(f"{name}: {tokens.shape[0]} rows of tokens are not a multiple of {sources} sources")
+        return self.decoder(self.embed(tokens), None, memories, _seen(mask), cache)
 
     def logits(self, x: Tensor) -> Tensor:
         """The logits of the next token, from the result of the decoder: [..., d_model] to [..., vocabulary]."""
@@ -246,11 +256,9 @@ class SourceDecoder(CausalModel[Any, Any]):
 
     def hidden(self, tokens: Tokens, *, cache: CausalCache | None = None) -> Any:
         """See `CausalModel.hidden`."""
-        self._check(tokens)
         memories = [(key.val(), value.val()) for key, value in self.memories]
-        mask = None if self.mask is None else self.mask.val()
-        x, cache = self.model.decoder(self.model.embed(tokens), None, memories, _seen(mask), cache)
-        return (x, cache) if cache else x
+        x, new_cache = self.model.decode(tokens, memories, None if self.mask is None else self.mask.val(), cache)
+        return x if cache is None else (x, new_cache)
 
     def logits(self, x: Tensor) -> Tensor:
         """See `CausalModel.logits`."""
