@@ -140,8 +140,7 @@ class EncoderDecoder(Module):
             encode = _compiled_memories
             if not self.convolutions and source.ndim == 2:  # pad to one of a few lengths: few programs are compiled
                 rows, m = source.shape
-                most = m if self.encoder.relative else max(m, self.config.source_context)
-                width = ((0, 0), (0, max(0, min(-(-m // BLOCK) * BLOCK, most) - m)))
+                width = ((0, 0), (0, max(0, min(-(-m // BLOCK) * BLOCK, self._source_limit) - m)))
                 mask = full((rows, m), 1, device=source.device) if mask is None else mask
                 source, mask = source.pad(width), mask.pad(width)
         return SourceDecoder(model, encode(model, source, mask), mask)
@@ -201,8 +200,7 @@ class EncoderDecoder(Module):
         is_list, device = not isinstance(source, Tensor), self.tokens.weight.device
         seen: Any = mask
         if is_list:
-            limit = sys.maxsize if self.encoder.relative else self.config.source_context
-            batch = batch_of("generate", source, self.config.vocabulary, limit, device)
+            batch = batch_of("generate", source, self.config.vocabulary, self._source_limit, device)
             source = batch.tokens
             if batch.starts is not None:  # padding goes to the end: each source begins at the first position
                 rows = zip(source.numpy(), batch.starts, strict=True)
@@ -220,9 +218,14 @@ class EncoderDecoder(Module):
             raise ShapeError(f"generate: {source.shape[0]} sources need as many prompts, got {len(prompts)}")
         return self.start(source, mask=seen), list(prompts) if is_list else prompts
 
+    @property
+    def _source_limit(self) -> int:
+        """The largest number of tokens of a source; relative positions have no limit."""
+        return sys.maxsize if self.encoder.relative else self.config.source_context
+
     def _check(self, source: Tensor[Any, Any, Any], mask: Mask | None) -> None:
         name, config = type(self).__name__, self.config
-        limit, features = config.source_context, config.n_features
+        limit, features = self._source_limit, config.n_features
         check_kind(name, Int if features is None else Float, source=source)
         if features is not None:
             if source.ndim != 3 or source.shape[1] != features or less(2 * limit, source.shape[2]) or mask is not None:
@@ -231,7 +234,7 @@ class EncoderDecoder(Module):
                     f"mask, got shape {source.shape}"
                 )
             return
-        if source.ndim != 2 or (not self.encoder.relative and less(limit, source.shape[1])):
+        if source.ndim != 2 or less(limit, source.shape[1]):
             raise ShapeError(
                 f"{name}: a source must be [batch, m] with m at most {limit} tokens, got shape {source.shape}"
             )
