@@ -30,7 +30,7 @@ KINDS = {
 
 def model_of(kind: str, device: str = "numpy") -> EncoderDecoder:
     with px.random.stream(3):
-        return EncoderDecoderConfig(**SIZES, **KINDS[kind]).init(device)  # pyright: ignore[reportArgumentType]
+        return EncoderDecoderConfig(**SIZES, **KINDS[kind]).init(device)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,7 +105,7 @@ def test_training() -> None:
 
 def test_errors() -> None:
     model, tokens = model_of("learned"), px.tensor([[1, 3]], device="numpy")
-    heard = EncoderDecoderConfig(**SIZES, n_features=4).init("numpy")
+    heard = EncoderDecoderConfig(**SIZES, positions="learned", n_features=4).init("numpy")
     wrong: list[tuple[type[Exception], str, Any]] = [
         (ShapeError, "at most 12 tokens", lambda: model(px.zeros((1, 13), kind=px.Int), tokens)),
         (ShapeError, "at most 16", lambda: model(tokens, px.zeros((1, 17), kind=px.Int))),

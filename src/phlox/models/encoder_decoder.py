@@ -205,7 +205,7 @@ class EncoderDecoder(Module):
             if batch.starts is not None:  # padding goes to the end: each source begins at the first position
                 rows = zip(source.numpy(), batch.starts, strict=True)
                 source = tensor(np.stack([np.roll(row, -start) for row, start in rows]), device=device)
-                seen = arange(source.shape[1], device=device) < tensor(batch.lengths, device=device).expand_dims(-1)
+                seen = arange(max(batch.lengths), device=device) < tensor(batch.lengths, device=device).expand_dims(-1)
         is_single = source.ndim == (2 if self.convolutions else 1)
         source = (source.expand_dims(0) if is_single else source).to_device(device)
         prompt = [self.config.start_token] if prompt is None else prompt
