@@ -15,8 +15,8 @@ from phlox.models.generation import Generated, GenerationOptions, generate, stre
 from phlox.models.generation.prompts import Prompts
 from phlox.models.parts import check_counts
 from phlox.module import Module
-from phlox.nn import Embedding, KeyValueCache, LayerNorm, Linear, RmsNorm
-from phlox.tensor import Tensor, functional
+from phlox.nn import Embedding, KeyValueCache, LayerNorm, Linear, RmsNorm, linear_cross_entropy_loss
+from phlox.tensor import Tensor
 from phlox.tensor.functional.operands import check_kind
 
 __all__ = ["CausalConfig", "CausalModel"]
@@ -125,7 +125,7 @@ class CausalModel(Module, Generic[C, B]):
         >>> model.loss(text[:, :-1], text[:, 1:]).shape
         ()
         """
-        return functional.cross_entropy(self(tokens), targets)
+        return linear_cross_entropy_loss(self.hidden(tokens), self.logits, targets, classes=self.config.vocabulary)
 
     def init_cache(self, batch_size: int, capacity: int | None = None) -> CausalCache:
         """An empty cache for `batch_size` sequences; by default its capacity is the context."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from phlox.nn.initializer import *
     from phlox.nn.key_value_cache import *
     from phlox.nn.linear import *
+    from phlox.nn.linear_cross_entropy import *
     from phlox.nn.loss import *
     from phlox.nn.multi_head_attention import *
     from phlox.nn.norm import *
@@ -56,6 +57,7 @@ __getattr__, __dir__ = lazily(
             "Orthogonal Sparse TruncatedNormal Uniform XavierNormal XavierUniform Zeros"
         ),
         "linear": "Linear LinearConfig",
+        "linear_cross_entropy": "linear_cross_entropy_loss",
         "loss": (
             "BinaryCrossEntropyLoss BinaryCrossEntropyLossConfig BinaryCrossEntropyWithLogitsLoss "
             "BinaryCrossEntropyWithLogitsLossConfig CosineSimilarity CosineSimilarityConfig CrossEntropyLoss "

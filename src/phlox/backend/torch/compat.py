@@ -146,6 +146,14 @@ def trace_graph(
     return _make_fx()(fn, tracing_mode="real", _allow_non_fake_inputs=True, **options)(*example)
 
 
+_WITHOUT_PROXIES = Private("torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing", _CANNOT, compiles=True)
+
+
+def without_proxies() -> Any:
+    """A scope in which operations on tracers are not recorded in a graph."""
+    return _WITHOUT_PROXIES.value()
+
+
 def trace_any_length(fn: Callable[..., Any], example: Sequence[torch.Tensor]) -> Any:
     """The FX graph of a function of tensors with open sizes."""
     return _make_fx()(fn, tracing_mode="symbolic")(*example)
@@ -194,6 +202,13 @@ def fake_mode() -> Any:
     if not MODES.value() or not _MODE_KEYS.exists:
         return None
     return _MODE_OF.value(getattr(_MODE_KEYS.value, "FAKE", None))
+
+
+def proxy_mode() -> Any:
+    """The active mode that records operations in a graph, if there is one."""
+    if not MODES.value() or not _MODE_KEYS.exists:
+        return None
+    return _MODE_OF.value(getattr(_MODE_KEYS.value, "PROXY", None))
 
 
 def can_leave_modes() -> bool:

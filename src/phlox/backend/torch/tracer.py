@@ -62,6 +62,11 @@ class RngState:
     def __init__(self, words: torch.Tensor) -> None:
         self.words = words
 
+    @property
+    def shape(self) -> torch.Size:
+        """As of an array: a loop carries the state beside arrays."""
+        return self.words.shape
+
     def __add__(self, offset: np.ndarray[Any, Any]) -> RngState:
         return RngState(self.words + torch.tensor(offset.tolist(), device=self.words.device))
 
@@ -118,6 +123,9 @@ class TracerOps(Backend):
     torch_int: torch.dtype
     compiles = True
 
+    def traces_loops(self) -> bool:
+        return tracing.get()
+
     def scan(
         self,
         body: Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Sequence[Array], Sequence[Array]]],
@@ -127,6 +135,10 @@ class TracerOps(Backend):
         *,
         reverse: bool = False,
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        if tracing.get() and not is_symbolic(length):
+            from phlox.backend.torch.compiler import loops
+
+            return loops.scan(body, tuple(carry), tuple(xs), length, reverse)
         if not is_symbolic(length) or not xs or not carry or any(isinstance(x, tuple) for x in xs):
             return super().scan(body, carry, xs, length, reverse=reverse)
         from phlox.backend.torch import symbolic_loop

@@ -100,10 +100,10 @@ def cross_entropy(
     labels = from_the_start("cross_entropy", labels, classes, ignore_index)
     if logits.backend.cuts_sequences(logits.primitive):
         losses = _unmerged_cross_entropy(rows, labels, weight, label_smoothing, ignore_index)
-        return _weighted_mean(losses, labels, weight, ignore_index, reduction, "cross_entropy")
+        return weighted_mean(losses, labels, weight, ignore_index, reduction, "cross_entropy")
     rows, flat = rows.reshape((math.prod(batch), classes)), labels.reshape((math.prod(batch),))
     losses = compute("cross_entropy", rows, flat, weight, label_smoothing, ignore_index).reshape(batch)
-    return _weighted_mean(losses, labels, weight, ignore_index, reduction, "cross_entropy")
+    return weighted_mean(losses, labels, weight, ignore_index, reduction, "cross_entropy")
 
 
 def _unmerged_cross_entropy(
@@ -129,7 +129,7 @@ def _soft_cross_entropy(logits: Tensor, targets: Tensor, axis: int, weight: Tens
     return -weighted_or_zero(targets, logits.log_softmax(axis)).sum(axis)
 
 
-def _weighted_mean(
+def weighted_mean(
     losses: Tensor,
     targets: Tensor[Any, Any, Int],
     weight: Tensor | None,
@@ -190,7 +190,7 @@ def nll_loss(
         factor = weight.take(numbers, 0)
         losses = where(factor == 0.0, 0.0, losses * factor)
     losses = losses if kept is None else where(kept, losses, 0.0)
-    return _weighted_mean(losses, targets, weight, ignore_index, reduction, "nll_loss")
+    return weighted_mean(losses, targets, weight, ignore_index, reduction, "nll_loss")
 
 
 @at_full_precision

@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -120,6 +121,9 @@ def _packed_gemm(plan: Plan) -> None:
     packed = pack(*[plan.example[position] for position in used])
     plan.run = FoldedConstants(pack, compile_graph(plan.graph, [*plan.example, *packed]), used)
 
+
+LOCK = RLock()
+"""PyTorch traces and compiles one program at a time: it replaces functions of its own on the way."""
 
 PASSES: list[Pass] = [
     Pass(

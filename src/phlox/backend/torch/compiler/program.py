@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import RLock
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from phlox.backend.torch import compat
 from phlox.backend.torch.collectives import in_order, refuse_in_place
-from phlox.backend.torch.compiler import pipeline
+from phlox.backend.torch.compiler import loops, pipeline
 from phlox.backend.torch.compiler.codegen import codegen, is_on
 from phlox.backend.torch.compiler.decompositions import decompositions
 from phlox.backend.torch.compiler.flatten import (
@@ -38,9 +37,6 @@ from phlox.host.signal_guard import scope
 
 Body: TypeAlias = Callable[[Any, Any], Any]
 
-_lock = RLock()
-"""PyTorch traces and compiles one program at a time: it replaces functions of its own on the way."""
-
 
 class _Executable(NamedTuple):
     """A function compiled for arguments of certain shapes."""
@@ -54,6 +50,8 @@ class _Executable(NamedTuple):
     """For each array of the result, the argument that holds it, or None if `run` returns it; empty if all are None."""
     update_calls: SharedUpdateCalls | None = None
     """The calls that compute updates after the run."""
+    loops: Sequence[loops.Loop] = ()
+    """The loops that the run calls."""
 
 
 class Program:
@@ -75,7 +73,7 @@ class Program:
         with torch.no_grad():
             executable = self._executables.get(key)
             if executable is None:
-                with _lock:
+                with pipeline.LOCK:
                     executable = self._executables.get(key)
                     if executable is None:
                         executable = self._executables[key] = self._compile(flat, sizes)
@@ -96,7 +94,8 @@ class Program:
         flat = _unshared([x.contiguous() for x in flat])
         _check_devices(flat, sizes)
         inductor = codegen() == "inductor"
-        graph, build = self._trace(flat, sizes, inductor and is_on("decompositions"))
+        with loops.holding() as held:
+            graph, build = self._trace(flat, sizes, inductor and is_on("decompositions"))
         start = count(sizes[0])
         plan = pipeline.Plan(
             graph,
@@ -106,7 +105,7 @@ class Program:
         )
         pipeline.optimize(plan)
         assert plan.run is not None
-        return _Executable(plan.run, build, tuple(plan.written_over), plan.sources, plan.update_calls)
+        return _Executable(plan.run, build, tuple(plan.written_over), plan.sources, plan.update_calls, held)
 
     def _trace(self, flat: Sequence[torch.Tensor], sizes: tuple[Sizes, Sizes], decompose: bool) -> tuple[Any, Any]:
         """The FX graph of the function, and a function that builds its result from arrays."""
@@ -156,9 +155,17 @@ def trace_only(fn: Body, donated: Any, kept: Any) -> None:
     """Run a function on tracers."""
     flat: list[torch.Tensor] = []
     sizes = flatten_arguments(donated, flat), flatten_arguments(kept, flat)
-    with _tracers(flat) as fakes:
+    within = tracing.get() and compat.fake_mode() is not None
+    with nested_tracers(flat) if within else _tracers(flat) as fakes:
         remaining = iter(fakes)
         fn(*(unflatten_arguments(size, remaining) for size in sizes))
+
+
+@contextmanager
+def nested_tracers(flat: Sequence[torch.Tensor]) -> Generator[Sequence[Any]]:
+    """Tracers within a trace, whose program they leave as it is."""
+    with compat.without_proxies():
+        yield flat
 
 
 @contextmanager
