@@ -20,7 +20,7 @@ from phlox.models.generation.decoding import BLOCK
 from phlox.models.generation.prompts import Prompts, batch_of
 from phlox.models.parts import dense
 from phlox.module import Module, Param
-from phlox.nn import Conv1d, Embedding, Normal, Zeros
+from phlox.nn import Conv1d, Embedding, Normal, Zeros, linear_cross_entropy_loss
 from phlox.tensor import Tensor, arange, concat, full, functional, tensor, where
 from phlox.tensor.functional.operands import check_kind
 from phlox.transform import compile as compiled
@@ -121,7 +121,9 @@ class EncoderDecoder(Module):
 
         The decoder is given the true tokens before each target (teacher forcing).
         """
-        return functional.cross_entropy(self(source, self.shift(targets), mask=mask), targets, ignore_index=-100)
+        x, _ = self.decode(self.shift(targets), _memories(self, source, mask), mask)
+        classes = self.config.vocabulary
+        return linear_cross_entropy_loss(x, self.logits, targets, classes=classes, ignore_index=-100)
 
     def start(self, source: Tensor[Any, Any, Any], *, mask: Mask | None = None) -> SourceDecoder:
         """The decoder with these sources, which are encoded now: a causal model of the rows of their texts.
