@@ -30,13 +30,18 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return tensors
 
 
-class _OuterOperands(TorchFunctionMode):
+class OuterOperands(TorchFunctionMode):
     """Collects the operands that were not made within this scope."""
 
     def __init__(self, inputs: Sequence[Any]) -> None:
         super().__init__()
         self.internal = {id(x): x for x in inputs}  # keeps them alive, so that no other object gets their ids
         self.outer: dict[int, Any] = {}
+
+    def with_results(self, results: Sequence[Any]) -> list[Any]:
+        """These operands, and those of these results that were not made within this scope."""
+        self.outer.update({id(x): x for x in results if id(x) not in self.internal})
+        return list(self.outer.values())
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for x in _tensors((args, kwargs)):
@@ -47,7 +52,7 @@ class _OuterOperands(TorchFunctionMode):
         return result
 
 
-class _Replacing(TorchFunctionMode):
+class Replacing(TorchFunctionMode):
     """Replaces operands of operations by others."""
 
     def __init__(self, others: Mapping[int, Any]) -> None:
@@ -62,14 +67,14 @@ class _Replacing(TorchFunctionMode):
 def scan(body: Body, carry: Arrays, xs: Arrays, reverse: bool) -> tuple[Arrays, Arrays]:
     """See `phlox.backend.contract.tracing`."""
     first = tuple([x[0] for x in xs])
-    with _OuterOperands([*carry, *first]) as noted:
+    with OuterOperands([*carry, *first]) as noted:
         body(carry, first)
     outside = list(noted.outer.values())
 
     def step(*operands: Any) -> list[Any]:
         state, inputs = operands[: len(carry)], operands[len(carry) :]
         others = {id(x): other for x, other in zip(outside, inputs[len(xs) :], strict=True)}
-        with _Replacing(others):
+        with Replacing(others):
             after, y = body(tuple(state), tuple(inputs[: len(xs)]))
             return [x.clone() for x in (*after, *y)]  # no result may be an operand, or another result
 

@@ -62,6 +62,7 @@ def test_a_program_holds_its_loops_and_no_other_does() -> None:
     def run(x: px.Tensor) -> px.Tensor:
         return px.scan(lambda h, _: (h * 1.25 + 0.125, None), x, length=7)[0]
 
+    gc.collect()
     before = len(loops._loops)
     first, second = px.compile(run), px.compile(run)
     x = floats(5)

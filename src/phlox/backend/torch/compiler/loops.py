@@ -10,21 +10,24 @@ arrays of all steps at once.
 
 from __future__ import annotations
 
+import copy
 import hashlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 import torch
-from torch.fx.node import map_aggregate
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from phlox.backend.torch import compat
 from phlox.backend.torch.compiler import pipeline
 from phlox.backend.torch.compiler.codegen import codegen, is_on
 from phlox.backend.torch.compiler.decompositions import decompositions
+from phlox.backend.torch.compiler.flatten import as_tensor
+from phlox.backend.torch.compiler.graph import origin_of
+from phlox.backend.torch.compiler.passes import donation
+from phlox.backend.torch.symbolic_loop import OuterOperands, Replacing
 from phlox.backend.torch.tracer import RngState
 from phlox.host.signal_guard import scope
 
@@ -38,16 +41,18 @@ class Loop:
 
     def __init__(self, graph: Any, carry: Sequence[Shape], ys: Sequence[Shape], unchanged: Sequence[bool]) -> None:
         self.graph, self.carry, self.ys, self.unchanged = graph, carry, ys, unchanged
-        self._runs: dict[tuple[int, str], Callable[..., Any]] = {}
+        self._bodies: dict[tuple[int, str], pipeline.Executable] = {}
 
-    def run(self, operands: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """The next carry and the ys of a step; operands are contiguous."""
+    def body(self, example: Sequence[torch.Tensor]) -> pipeline.Executable:
+        """The compiled body, from operands like these to the changed entries of the carry, and the ys."""
         key = torch.get_num_threads(), codegen()  # on which the generated code depends
-        if key not in self._runs:
+        if key not in self._bodies:
             with pipeline.LOCK:
-                if key not in self._runs:
-                    self._runs[key] = pipeline.compile_graph(self.graph, operands)
-        return self._runs[key](*operands)
+                if key not in self._bodies:
+                    graph = copy.deepcopy(self.graph)  # which the passes change
+                    over = donation.successors(graph, range(len(self.carry))) if codegen() == "inductor" else {}
+                    self._bodies[key] = pipeline.optimize(pipeline.Plan(graph, list(example), [], over))
+        return self._bodies[key]
 
 
 _loops: WeakValueDictionary[str, Loop] = WeakValueDictionary()
@@ -78,22 +83,24 @@ def scan(body: Body, carry: Arrays, xs: Arrays, length: int, reverse: bool) -> t
 
     with compat.without_proxies():
         inputs = [_copied(x) for x in (*state, *(x[0] for x in along))]
-        with _OuterOperands(inputs) as noted:
+        with OuterOperands(inputs) as noted:
             after, y = step(inputs)
-        noted.add([*after, *y])
+        outer = noted.with_results([*after, *y])
     if compat.proxy_mode() is None:  # only the shapes are used
         results = [*after, *[x.new_empty((length, *x.shape)) for x in y]]
     else:
-        loop, name = _traced(step, inputs, count, noted.outer)
+        loop, name = _traced(step, inputs, count, outer)
         _keep(loop)
-        results = _operations.loop.default(state, along, noted.outer, length, reverse, name)
+        results = _operations.loop.default(state, along, outer, length, reverse, name)
     results = _with_streams(results, results_are_streams)
     return results[:count], results[count:]
 
 
 def _array(x: Any) -> Any:
     """An operand or result of a loop as one tensor; a tuple of numbers has one for each step."""
-    return torch.tensor(x) if isinstance(x, tuple) else x.words if isinstance(x, RngState) else x
+    if isinstance(x, tuple):
+        return torch.stack([as_tensor(number) for number in cast("tuple[Any, ...]", x)])
+    return x.words if isinstance(x, RngState) else x
 
 
 def _with_streams(arrays: Sequence[Any], are_streams: Sequence[bool]) -> Arrays:
@@ -112,24 +119,40 @@ def _traced(
 
     def traced(*operands: Any) -> list[Any]:
         others = {id(x): other for x, other in zip(outer, operands[len(inputs) :], strict=True)}
-        with _Replacing(others):
+        with Replacing(others):
             after, y = step(operands[: len(inputs)])
         after, y = ([others.get(id(x), x) for x in part] for part in (after, y))
         unchanged[:] = [x is before for x, before in zip(after, operands[:count], strict=True)]
         shapes[:] = [[(tuple(x.shape), x.dtype, x.device) for x in part] for part in (after, y)]
-        # No result may be an operand, a view of one, or another result.
         changed = [x for x, same in zip(after, unchanged, strict=True) if not same]
-        return [_copied(x) for x in (*changed, *y)]
+        return [x.contiguous() for x in (*changed, *y)]
 
     decompose = codegen() == "inductor" and is_on("decompositions")
     with compat.without_proxies():
         operands = [_copied(x) for x in (*inputs, *outer)]
         graph = compat.trace_graph(traced, operands, decompositions() if decompose else None)
     graph.graph.eliminate_dead_code()
-    graph.recompile()
+    _separate(graph)
     loop = Loop(graph, shapes[0], shapes[1], unchanged)
     name = _name_of(loop, operands)
     return _loops.setdefault(name, loop), name
+
+
+def _separate(graph: Any) -> None:
+    """Copy results that are an operand, a view of one, or a view of another result."""
+    output = list(graph.graph.nodes)[-1]
+    results: list[Any] = []
+    origins: set[Any] = set()
+    for node in output.args[0]:
+        origin, result = origin_of(node), node
+        if origin.op != "call_function" or origin in origins:
+            with graph.graph.inserting_before(output):
+                result = graph.graph.call_function(torch.ops.aten.clone.default, (node,))
+            result.meta["val"] = node.meta["val"]
+        origins.add(origin)
+        results.append(result)
+    output.args = (results,)
+    graph.recompile()
 
 
 def _name_of(loop: Loop, operands: Sequence[Any]) -> str:
@@ -155,44 +178,6 @@ def _copied(x: Any) -> Any:
     return x.clone(memory_format=torch.contiguous_format)
 
 
-class _OuterOperands(TorchDispatchMode):
-    """Lists the tracers that operations use and that were not made within this scope."""
-
-    def __init__(self, inputs: Sequence[Any]) -> None:
-        super().__init__()
-        self._inside = {id(x): x for x in inputs}  # keeps them alive, so that no other object gets their ids
-        self.outer: list[Any] = []
-
-    def add(self, values: Any) -> None:
-        """Note the tracers in lists, tuples and dicts."""
-
-        def note(x: Any) -> Any:
-            if isinstance(x, compat.FAKE_TENSOR.value) and id(x) not in self._inside:
-                self._inside[id(x)] = x
-                self.outer.append(x)
-            return x
-
-        map_aggregate(values, note)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.add((args, kwargs or {}))
-        result = func(*args, **(kwargs or {}))
-        map_aggregate(result, lambda x: self._inside.setdefault(id(x), x))
-        return result
-
-
-class _Replacing(TorchDispatchMode):
-    """Replaces operands of operations by others."""
-
-    def __init__(self, others: Mapping[int, Any]) -> None:
-        super().__init__()
-        self._others = others
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = map_aggregate((args, kwargs or {}), lambda x: self._others.get(id(x), x))
-        return func(*args, **kwargs)
-
-
 # --- the operation of a program
 
 _library = torch.library.Library("phlox", "FRAGMENT")
@@ -206,10 +191,11 @@ def _run(
     loop = _loops[name]
     entries, outer = [x.contiguous().unbind() for x in xs], [x.contiguous() for x in outer]
     state = [x.contiguous() for x in carry]
+    body = loop.body([*state, *[rows[0] for rows in entries], *outer])
+    state = [x.clone() if index in body.written_over else x for index, x in enumerate(state)]
     stacked = [torch.empty((length, *shape), dtype=dtype, device=device) for shape, dtype, device in loop.ys]
     for number in reversed(range(length)) if reverse else range(length):
-        results = loop.run([*state, *[rows[number] for rows in entries], *outer])
-        remaining = iter(results)
+        remaining = iter(body([*state, *[rows[number] for rows in entries], *outer]))
         state = [x if same else next(remaining) for x, same in zip(state, loop.unchanged, strict=True)]
         for rows, y in zip(stacked, remaining, strict=True):
             rows[number].copy_(y)

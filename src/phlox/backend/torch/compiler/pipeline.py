@@ -63,7 +63,26 @@ class Plan:
     sources: list[int | None] = field(default_factory=list[int | None])
     """For every result of the graph, the argument that it overwrites, or None."""
     run: Run | None = None
-    """The compiled program, once a pass or the compiler has made it."""
+    """The compiled graph, once a pass or the compiler has made it."""
+
+
+class Executable(NamedTuple):
+    """A compiled graph, and what is done around its run."""
+
+    run: Run
+    written_over: Sequence[int]
+    """The arguments that a run overwrites."""
+    sources: Sequence[int | None]
+    """For each result, the argument that holds it, or None if `run` returns it; empty if all are None."""
+    update_calls: SharedUpdateCalls | None
+    """The calls that compute updates after the run."""
+
+    def __call__(self, flat: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """The results for these arguments, which are contiguous, and of which those in `written_over` are lost."""
+        arrays = self.run(*flat)
+        if self.written_over:
+            arrays = donation.together(self.sources, flat, arrays)
+        return arrays if self.update_calls is None else self.update_calls.together(flat, arrays)
 
 
 class Pass(NamedTuple):
@@ -197,8 +216,14 @@ def check_switches() -> None:
             )
 
 
-def optimize(plan: Plan) -> None:
-    """Apply the passes to a program; `plan.run` is set afterwards."""
+def optimize(plan: Plan) -> Executable:
+    """Apply the passes to a program, and compile it."""
+    _apply_passes(plan)
+    assert plan.run is not None
+    return Executable(plan.run, tuple(plan.written_over), plan.sources, plan.update_calls)
+
+
+def _apply_passes(plan: Plan) -> None:
     inductor = codegen() == "inductor"
     passes = [entry for entry in PASSES if entry.level == "program" and is_on(entry.name)]
     chosen = [entry for entry in passes if inductor or not entry.needs_inductor]

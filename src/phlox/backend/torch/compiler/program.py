@@ -31,7 +31,6 @@ from phlox.backend.torch.compiler.flatten import (
     unflatten_arguments,
 )
 from phlox.backend.torch.compiler.passes import donation
-from phlox.backend.torch.compiler.passes.multi_tensor import SharedUpdateCalls
 from phlox.backend.torch.tracer import RngState, end, is_traced_by_others, tracing
 from phlox.host.signal_guard import scope
 
@@ -41,16 +40,10 @@ Body: TypeAlias = Callable[[Any, Any], Any]
 class _Executable(NamedTuple):
     """A function compiled for arguments of certain shapes."""
 
-    run: Callable[..., Any]
+    run: pipeline.Executable
     build: Callable[[Iterator[Any]], Any]
     """Builds the result from the arrays of a run."""
-    written_over: Sequence[int] = ()
-    """The arguments that a run overwrites."""
-    sources: Sequence[int | None] = ()
-    """For each array of the result, the argument that holds it, or None if `run` returns it; empty if all are None."""
-    update_calls: SharedUpdateCalls | None = None
-    """The calls that compute updates after the run."""
-    loops: Sequence[loops.Loop] = ()
+    loops: Sequence[loops.Loop]
     """The loops that the run calls."""
 
 
@@ -77,17 +70,12 @@ class Program:
                     executable = self._executables.get(key)
                     if executable is None:
                         executable = self._executables[key] = self._compile(flat, sizes)
-            if executable.written_over:
+            if executable.run.written_over:
                 self._release()
             flat = [x.contiguous() for x in flat]  # the layout that the program was compiled for
-            if executable.written_over:
-                donation.take_over(flat, executable.written_over)
-            arrays = executable.run(*flat)
-            if executable.written_over:
-                arrays = donation.together(executable.sources, flat, arrays)
-            if executable.update_calls is not None:
-                arrays = executable.update_calls.together(flat, arrays)
-            return executable.build(iter(arrays))
+            if executable.run.written_over:
+                donation.take_over(flat, executable.run.written_over)
+            return executable.build(iter(executable.run(flat)))
 
     def _compile(self, flat: Sequence[torch.Tensor], sizes: tuple[Sizes, Sizes]) -> _Executable:
         pipeline.check_switches()
@@ -103,9 +91,7 @@ class Program:
             weights=[start + position for position in in_tuples(sizes[1])],
             successors=donation.successors(graph, in_tuples(sizes[0])) if inductor else {},
         )
-        pipeline.optimize(plan)
-        assert plan.run is not None
-        return _Executable(plan.run, build, tuple(plan.written_over), plan.sources, plan.update_calls, held)
+        return _Executable(pipeline.optimize(plan), build, held)
 
     def _trace(self, flat: Sequence[torch.Tensor], sizes: tuple[Sizes, Sizes], decompose: bool) -> tuple[Any, Any]:
         """The FX graph of the function, and a function that builds its result from arrays."""
