@@ -34,13 +34,13 @@ OF_THEIR_USERS = {
 }
 """Imported if they are there, or for those who use them anyhow, so that no extra has them."""
 
-PACKAGES = {"PIL": "pillow", "backports.zstd": "backports.zstd"}
+PACKAGES = {"PIL": "pillow", "backports.zstd": "backports.zstd", "huggingface_hub": "huggingface-hub"}
 """What is called otherwise in the package index than when it is imported."""
 
 BY_A_NAME_THAT_IS_COMPUTED = {
     "backend/jax/compat.py": [], "backend/registry.py": ["jax", "torch"], "backend/torch/compat.py": ["torch"],
     "cli/command.py": [], "cli/info.py": ["jax", "torch"], "host/text.py": [], "interop/onnx/operators/__init__.py": [],
-    "interop/orbax/bridge.py": ["tensorstore"], "lazy.py": [], "module/architecture.py": [],
+    "interop/orbax/bridge.py": ["tensorstore"], "lazy.py": [], "models/loading.py": [], "module/architecture.py": [],
     "record/io/compression.py": ["backports.zstd"], "testing/conformance/row.py": [],
     "testing/conformance/rows/__init__.py": [],
     "train/observers/loggers/trackers.py": ["mlflow", "wandb"],
@@ -130,7 +130,10 @@ def test_an_error_names_the_extra_of_the_package_that_is_missing() -> None:
             for package in packages if text else ():
                 checked.add(package)
                 assert any(f"Phlox with the extra '{extra}'" in text for extra in extras_of(package)), f"{file}: {text}"
-    assert checked == {"PIL", "fsspec", "jax", "matplotlib", "onnx", "pyarrow", "rich", "torch"}
+    assert checked == {
+        "PIL", "fsspec", "huggingface_hub", "jax", "jinja2", "llguidance", "matplotlib", "onnx", "pyarrow", "rich",
+        "tokenizers", "torch",
+    }  # fmt: skip
 
 
 def test_what_is_to_be_installed_is_there() -> None:

@@ -189,6 +189,7 @@ print(same, [name for name, value in after.items() if type(value).__name__ == "m
         "random",
         "record",
         "signal",
+        "text",
         "train",
         "transform",
     }

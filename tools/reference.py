@@ -30,6 +30,7 @@ PACKAGES = {
     "phlox.metrics": "streaming metrics",
     "phlox.record": "saved states and their files",
     "phlox.models": "whole models and text generation",
+    "phlox.text": "tokenizers and chat templates",
     "phlox.functional": "operations of layers, on tensors",
     "phlox.linalg": "linear algebra",
     "phlox.signal": "Fourier transforms, windows and filters",

@@ -202,6 +202,8 @@ LOSSES = [
     layer("CosineSimilarity", of=PAIR),
     layer("HingeEmbeddingLoss", of=PAIR),
     layer("TripletMarginLoss", of=[VECTORS, VECTORS, VECTORS]),
+    layer("ContrastiveLoss", of=[px.tensor([[0.5, 1.0], [-2.0, 0.1]])]),
+    layer("SigmoidContrastiveLoss", of=[px.tensor([[0.5, 1.0], [-2.0, 0.1]])]),
     layer("GaussianNllLoss", of=[VECTORS, VECTORS, px.tensor([[0.5, 1.0, 2.0, 0.1]])]),
     Case(
         "BinaryCrossEntropyLoss",
@@ -226,6 +228,9 @@ def cached(heads: int, width: int) -> tuple[nn.KeyValueCache, ...]:
 GPT = models.GptConfig(vocabulary=10, context=32, n_layers=1, d_model=8, n_heads=2)
 LLAMA = models.LlamaConfig(vocabulary=10, context=32, n_layers=1, d_model=8, n_heads=4, n_kv_heads=2)
 BERT = models.BertConfig(vocabulary=10, context=32, n_layers=2, d_model=8, n_heads=2)
+ENCODER = models.EncoderConfig(
+    vocabulary=10, context=32, n_layers=2, d_model=8, n_heads=2, positions="counted", distance_bias=True, pooler=False
+)
 
 MODELS = [
     Case("Gpt", lambda device: GPT.init(device), [TOKENS], ("Gelu", "LayerNormalization", "Softmax")),
@@ -239,6 +244,8 @@ MODELS = [
     Case("BertMaskedLm", lambda device: models.BertMaskedLmConfig(BERT).init(device), [TOKENS], ("Gelu",)),
     Case("BertClassifier", lambda device: models.BertClassifierConfig(BERT, classes=3).init(device), [TOKENS],
          ("Tanh",)),
+    Case("SentenceEncoder", lambda device: models.SentenceEncoderConfig(ENCODER, pooling=("mean", "last")).init(device),
+         {"tokens": TOKENS, "mask": TOKENS}, ("CumSum",)),
     Case("DigitsNet", lambda device: models.DigitsConfig(channels=(4, 8)).init(device), [spec("batch", 1, 8, 8)],
          ("Conv", "MaxPool", "Gelu", "Gemm")),
 ]  # fmt: skip

@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if (unknown := _UNKNOWN.search(message)) is not None:
-            name, known = unknown.group(1), re.findall(r"[a-z]+", unknown.group(2))
+            name, known = unknown.group(1), re.findall(r"[a-z-]+", unknown.group(2))
             hint = remark(name, "command", known)
             self.exit(MISUSED, f"{self.prog}: there is no command {name!r}{hint}; all commands: {self.prog} --help\n")
         self.exit(MISUSED, f"{self.prog}: {message}; see {self.prog} --help\n")

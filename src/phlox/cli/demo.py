@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             path = training.run(folder, [bar])
         except KeyboardInterrupt:
-            again = f"{_program()} demo --out {options.out} --resume"
+            again = f"{program()} demo --out {options.out} --resume"
             raise KeyboardInterrupt(f"the run in {folder.path} was saved; go on with: {again}") from None
     last = training.learner.history[-1]
     tested = len(training.data.test_labels)
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         )
     status = _verify_in_new_process(path)
     if status == DONE:
-        print(f"Try: {_program()} predict {path} {path / 'predictions.npz'}")
+        print(f"Try: {program()} predict {path} {path / 'predictions.npz'}")
     return status
 
 
@@ -97,7 +97,7 @@ def _wrapped(text: str, indent: str = "") -> str:
     return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _program() -> str:
+def program() -> str:
     """The command that started this program, for hints."""
     if Path(sys.argv[0]).name != "phlox":
         return "python -m phlox"

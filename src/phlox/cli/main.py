@@ -14,6 +14,8 @@ from phlox.version import __version__
 
 COMMANDS = {
     "demo": "train a small convolutional network on handwritten digits",
+    "chat": "talk to a language model in the terminal",
+    "train-lm": "train a small language model, with its tokenizer, on a text file",
     "new": "make a project to begin with: a model, its training, tests",
     "predict": "classify images from a file with the model of a run, or compute an ONNX file",
     "export": "write a model as an ONNX file, run it, and show how far its results are from the model's",
@@ -32,7 +34,10 @@ COMMANDS = {
     "plan": "compute what a training step costs each device of a mesh",
     "tune": "find the fastest settings for a program on this machine",
 }
-"""The commands in the order of the help, with one line about each. Each is the `COMMAND` of the module of its name."""
+"""The commands in the order of the help, with one line about each.
+
+Each is the `COMMAND` of the module of its name, with "_" for "-".
+"""
 
 REMEDIES = {
     "verify=False reads it": "--ignore-checksums reads it",
@@ -94,5 +99,5 @@ def parser() -> Parser:
     top.add_argument("--version", action="version", version=f"phlox {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, line in COMMANDS.items():
-        commands.add_parser(name, help=line, allow_abbrev=False).module = f"phlox.cli.{name}"
+        commands.add_parser(name, help=line, allow_abbrev=False).module = f"phlox.cli.{name.replace('-', '_')}"
     return top

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from phlox.nn.reparameterizations import without_adapters as without_adapters
     from phlox.nn.rotary import *
     from phlox.nn.sequential import *
+    from phlox.nn.small_caches import *
 
 __getattr__, __dir__ = lazily(
     __name__,
@@ -60,14 +61,15 @@ __getattr__, __dir__ = lazily(
         "linear_cross_entropy": "linear_cross_entropy_loss",
         "loss": (
             "BinaryCrossEntropyLoss BinaryCrossEntropyLossConfig BinaryCrossEntropyWithLogitsLoss "
-            "BinaryCrossEntropyWithLogitsLossConfig CosineSimilarity CosineSimilarityConfig CrossEntropyLoss "
-            "CrossEntropyLossConfig CtcLoss CtcLossConfig GaussianNllLoss GaussianNllLossConfig HingeEmbeddingLoss "
-            "HingeEmbeddingLossConfig HuberLoss HuberLossConfig KlDivLoss KlDivLossConfig L1Loss L1LossConfig "
-            "MarginRankingLoss MarginRankingLossConfig MseLoss MseLossConfig NllLoss NllLossConfig PoissonNllLoss "
-            "PoissonNllLossConfig SmoothL1Loss SmoothL1LossConfig TripletMarginLoss TripletMarginLossConfig "
-            "binary_cross_entropy_loss binary_cross_entropy_with_logits_loss cross_entropy_loss ctc_loss "
-            "gaussian_nll_loss hinge_embedding_loss huber_loss kl_div_loss l1_loss margin_ranking_loss mse_loss "
-            "nll_loss poisson_nll_loss smooth_l1_loss triplet_margin_loss"
+            "BinaryCrossEntropyWithLogitsLossConfig ContrastiveLoss ContrastiveLossConfig CosineSimilarity "
+            "CosineSimilarityConfig CrossEntropyLoss CrossEntropyLossConfig CtcLoss CtcLossConfig GaussianNllLoss "
+            "GaussianNllLossConfig HingeEmbeddingLoss HingeEmbeddingLossConfig HuberLoss HuberLossConfig KlDivLoss "
+            "KlDivLossConfig L1Loss L1LossConfig MarginRankingLoss MarginRankingLossConfig MseLoss MseLossConfig "
+            "NllLoss NllLossConfig PoissonNllLoss PoissonNllLossConfig SigmoidContrastiveLoss "
+            "SigmoidContrastiveLossConfig SmoothL1Loss SmoothL1LossConfig TripletMarginLoss TripletMarginLossConfig "
+            "binary_cross_entropy_loss binary_cross_entropy_with_logits_loss contrastive_loss cross_entropy_loss "
+            "ctc_loss gaussian_nll_loss hinge_embedding_loss huber_loss kl_div_loss l1_loss margin_ranking_loss "
+            "mse_loss nll_loss poisson_nll_loss sigmoid_contrastive_loss smooth_l1_loss triplet_margin_loss"
         ),
         "key_value_cache": "KeyValueCache",
         "multi_head_attention": "MultiHeadAttention MultiHeadAttentionConfig",
@@ -86,6 +88,7 @@ __getattr__, __dir__ = lazily(
         "reparameterizations": "adapter_names dora ia3 lora use_adapters without_adapters",
         "rotary": "RotaryEncoding RotaryEncodingConfig",
         "sequential": "Sequential",
+        "small_caches": "Int4KeyValueCache Int8KeyValueCache WindowKeyValueCache",
     },
     here="Dropout DropoutConfig attention dropout functional",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
 from phlox.backend import Bool, Device, DeviceLike
 from phlox.config import config_of
@@ -15,6 +15,7 @@ from phlox.nn.key_value_cache import KeyValueCache, last_columns
 from phlox.nn.linear import Linear, linear_each
 from phlox.nn.norm import RmsNorm
 from phlox.nn.rotary import RotaryEncodingConfig
+from phlox.nn.small_caches import WindowKeyValueCache
 from phlox.tensor import Tensor, arange, where, zeros
 
 __all__ = ["MultiHeadAttention", "MultiHeadAttentionConfig"]
@@ -184,13 +185,21 @@ class MultiHeadAttention(Module):
         if self.rotary is not None:
             rotary_positions = positions if positions.ndim == 1 else positions.expand_dims(1)  # the same for all heads
             q, k = self.rotary(q, rotary_positions), self.rotary(k, rotary_positions)
-        cache = cache.append(k, v)
-        key, value, seen = cache.visible(n)
-        if self.window is not None:
-            key, value, seen, mask = last_columns(key, value, seen, mask, cache, n, self.window)
+        if isinstance(cache, WindowKeyValueCache):
+            extended, (key, value, seen) = cache.extend(k, v)
+            cache = cast("KeyValueCache", extended)  # it has the same use
+        else:
+            cache = cache.append(k, v)
+            key, value, seen = cache.visible(n)
+            if self.window is not None:
+                key, value, seen, mask = last_columns(key, value, seen, mask, cache, n, self.window)
         bias = None
         if mask is not None:
-            if key.shape[2] < cache.capacity and mask.shape[-1:] == (cache.capacity,):
+            if (
+                not isinstance(cache, WindowKeyValueCache)
+                and key.shape[2] < cache.capacity
+                and mask.shape[-1:] == (cache.capacity,)
+            ):
                 mask = mask[..., : key.shape[2]]  # only the part that is filled
             if mask.kind is Bool:
                 seen = mask if seen is None else seen & mask

@@ -22,6 +22,7 @@ ACTIVATIONS: dict[str, ActivationName] = {
     "gelu_python_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "gelu_accurate": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
     "relu": "relu",
     "silu": "silu",
     "swish": "silu",
@@ -32,6 +33,7 @@ ACTIVATIONS: dict[str, ActivationName] = {
 ACTIVATION_NAMES: dict[ActivationName, str] = {
     "gelu": "gelu",
     "gelu_tanh": "gelu_new",
+    "quick_gelu": "quick_gelu",
     "relu": "relu",
     "silu": "silu",
     "tanh": "tanh",

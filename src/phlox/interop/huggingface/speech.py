@@ -9,6 +9,8 @@ from typing import Any
 from phlox.interop.huggingface.settings import Settings, read_settings
 from phlox.models import LogMelConfig, SpeechTokens
 
+__all__ = ["load_speech"]
+
 _HARMLESS = frozenset({
     "feature_extractor_type", "image_processor_type", "mel_filters", "n_samples", "nb_max_frames", "processor_class",
     "return_attention_mask", "return_tensors", "tokenizer",

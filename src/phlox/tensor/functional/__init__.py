@@ -9,6 +9,7 @@ from phlox.tensor.argument_errors import guard_functions
 from phlox.tensor.functional.activation import *
 from phlox.tensor.functional.attention import attention as attention
 from phlox.tensor.functional.classification import *
+from phlox.tensor.functional.contrastive import *
 from phlox.tensor.functional.conv import *
 from phlox.tensor.functional.ctc import *
 from phlox.tensor.functional.dense import *
@@ -24,8 +25,9 @@ from phlox.tensor.functional.update import *
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "activation": "*", "classification": "*", "conv": "*", "ctc": "*", "dense": "*", "encoding": "*", "loss": "*",
-        "norm": "*", "packed": "*", "pooling": "*", "recurrent": "*", "sampling": "*", "update": "*",
+        "activation": "*", "classification": "*", "contrastive": "*", "conv": "*", "ctc": "*", "dense": "*",
+        "encoding": "*", "loss": "*", "norm": "*", "packed": "*", "pooling": "*", "recurrent": "*", "sampling": "*",
+        "update": "*",
     },
     here="attention",
 )  # fmt: skip
