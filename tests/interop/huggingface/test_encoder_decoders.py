@@ -227,7 +227,7 @@ def test_what_a_family_does_not_have_is_refused(tmp_path: Path) -> None:
             huggingface.save(config.init("numpy"), tmp_path)
         assert all(word in str(caught.value) for word in words), str(caught.value)
     for data, words in (
-        ({"model_type": "t5", "feed_forward_proj": "gated-quick_gelu"}, ("feed_forward_proj", "quick_gelu")),
+        ({"model_type": "t5", "feed_forward_proj": "gated-mish"}, ("feed_forward_proj", "mish")),
         ({"model_type": "t5", "feed_forward_proj": "split-gelu"}, ("feed_forward_proj", "split-gelu")),
         ({"model_type": "t5", "is_encoder_decoder": False}, ("is_encoder_decoder", "halves")),
         ({"model_type": "t5", "tie_encoder_decoder": True}, ("tie_encoder_decoder",)),
@@ -238,7 +238,7 @@ def test_what_a_family_does_not_have_is_refused(tmp_path: Path) -> None:
         ({"model_type": "marian", "decoder_vocab_size": 7}, ("decoder_vocab_size", "different tokens")),
         ({"model_type": "marian", "share_encoder_decoder_embeddings": False}, ("share_encoder_decoder_embeddings",)),
         ({"model_type": "whisper", "apply_spec_augment": True}, ("apply_spec_augment", "random")),
-        ({"model_type": "whisper", "activation_function": "quick_gelu"}, ("activation_function", "quick_gelu")),
+        ({"model_type": "whisper", "activation_function": "mish"}, ("activation_function", "mish")),
     ):
         with pytest.raises(ConfigError) as caught:
             huggingface.config_from(data)
