@@ -68,7 +68,7 @@ class EncoderDecoderFamily(Family):
     def settings_of(self, config: EncoderDecoderConfig) -> dict[str, Any]:
         """See `Family.settings_of`."""
         plain = EncoderDecoderConfig()
-        ours = {entry.ours for entry in self.entries} | {"family", "tied", *self.written}
+        ours = {entry.ours for entry in self.entries} | {"family", "tied", "init_std", *self.written}
         for name, value in config.to_dict().items():
             expected = self.constants.get(name, getattr(plain, name, None))
             if name not in ours and getattr(config, name) != expected:
