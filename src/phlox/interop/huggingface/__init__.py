@@ -16,9 +16,10 @@ from phlox.lazy import lazily
 if TYPE_CHECKING:
     from phlox.interop.huggingface.images import *
     from phlox.interop.huggingface.sentences import *
+    from phlox.interop.huggingface.speech import *
 
 __getattr__, __dir__ = lazily(
     __name__,
-    {"images": "image_processor", "sentences": "load_sentence_encoder save_sentence_encoder"},
+    {"images": "image_processor", "sentences": "load_sentence_encoder save_sentence_encoder", "speech": "load_speech"},
     here="adapter_for config_from load save",
 )

@@ -6,10 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, cast
 
+import numpy as np
+
 from phlox.config import Config
 from phlox.errors import ConfigError
 from phlox.interop.adapter import Adapter, Rule, rename, transpose
 from phlox.interop.huggingface.settings import ACTIVATION_NAMES, Settings
+from phlox.record import TensorEntry
 
 
 class Entry(NamedTuple):
@@ -121,7 +124,8 @@ class Family(ABC):
 
     def check(self, settings: Settings) -> None:
         """`ConfigError` for the first option that is not supported."""
-        for key, allowed, why in (*_NEVER, *self.unsupported):
+        own = {key for key, *_ in self.unsupported}
+        for key, allowed, why in (*[row for row in _NEVER if row[0] not in own], *self.unsupported):
             settings.only(key, allowed, why)
 
     def check_all_read(self, settings: Settings) -> None:
@@ -191,6 +195,16 @@ def labels_of(classes: int) -> dict[str, Any]:
     """The inverse: names for the classes."""
     labels = {f"LABEL_{i}": i for i in range(classes)}
     return {"id2label": {str(i): label for label, i in labels.items()}, "label2id": labels}
+
+
+def same_tensors(entry: object, other: object) -> bool:
+    """Are both entries tensors with the same elements? They are read if shape and type are equal."""
+    if entry is other:
+        return True
+    if not isinstance(entry, TensorEntry) or not isinstance(other, TensorEntry):
+        return False
+    a, b = entry.tensor, other.tensor
+    return (a.shape, a.dtype) == (b.shape, b.dtype) and bool(np.array_equal(a.read(), b.read()))
 
 
 _NEVER: tuple[tuple[str, Any, str], ...] = (

@@ -16,9 +16,10 @@ from phlox.errors import ConfigError, RecordError
 from phlox.interop.adapter import Adapter, ignore
 from phlox.interop.huggingface.bert import Bert
 from phlox.interop.huggingface.decoders import DECODERS
+from phlox.interop.huggingface.encoder_decoders import ENCODER_DECODERS
 from phlox.interop.huggingface.encoders import ENCODERS
 from phlox.interop.huggingface.experts import SPARSE_DECODERS
-from phlox.interop.huggingface.family import Family
+from phlox.interop.huggingface.family import Family, same_tensors
 from phlox.interop.huggingface.gpt2 import Gpt2
 from phlox.interop.huggingface.llama import Llama
 from phlox.interop.huggingface.quantized.loading import Method, described, method_of, quantized, with_packed
@@ -28,13 +29,13 @@ from phlox.interop.huggingface.quantized.saving import computed_sites, saved, wh
 from phlox.interop.huggingface.settings import Settings, read_settings
 from phlox.interop.huggingface.vision import VISION
 from phlox.module import Module
-from phlox.record import FULL, LazyTensor, PrecisionLike, Record, SafetensorsRecorder, TensorEntry, match
+from phlox.record import FULL, LazyTensor, PrecisionLike, Record, SafetensorsRecorder, match
 from phlox.record import load as load_any
 from phlox.record.dtypes import SHORT_NAMES, DType
 from phlox.record.formats.sharded import WHOLE
 from phlox.record.precision import checked_precision
 
-FAMILIES: tuple[Family, ...] = (Bert(), Gpt2(), Llama(), *DECODERS, *SPARSE_DECODERS, *ENCODERS, *VISION)
+FAMILIES: list[Family] = [Bert(), Gpt2(), Llama(), *DECODERS, *SPARSE_DECODERS, *ENCODERS, *ENCODER_DECODERS, *VISION]
 
 _DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
@@ -46,8 +47,8 @@ def load(folder: str | os.PathLike[str], *, device: DeviceLike | None = None) ->
 
     The folder contains `config.json` and weights, in the first of these files that exists: `model.safetensors`,
     `model.safetensors.index.json` with its shards, `pytorch_model.bin`, `pytorch_model.bin.index.json`. GPT-2, Llama,
-    sixteen families of decoders, eight of encoders of texts, and ViT, CLIP and SigLIP are supported, see
-    docs/interop.md. The precision is that of the device's backend.
+    sixteen families of decoders, eight of encoders of texts, seven of encoder-decoders, and ViT, CLIP and SigLIP are
+    supported, see docs/interop.md. The precision is that of the device's backend.
 
     Raises `ConfigError` for a config that is missing, damaged or not supported. Raises `RecordError` for weights that
     are missing, damaged or do not fit the config, all at once and by the names in the file.
@@ -257,20 +258,13 @@ def cleaned(family: Family, config: Any, record: Record, prefix: str, folder: Pa
     for name, other in family.ties(config, prefix):
         if (duplicate := entries.pop(name, None)) is None:
             continue
-        if not _equal(duplicate, entries.setdefault(other, duplicate)):  # a tensor may be stored under either name
+        if not same_tensors(
+            duplicate, entries.setdefault(other, duplicate)
+        ):  # a tensor may be stored under either name
             raise RecordError(
                 f"{folder}: {name} differs from {other}, but tie_word_embeddings in config.json makes them equal"
             )
     return Record(entries, record.metadata, unreadable=record.unreadable)
-
-
-def _equal(entry: object, other: object) -> bool:
-    if entry is other:
-        return True
-    if not isinstance(entry, TensorEntry) or not isinstance(other, TensorEntry):
-        return False
-    a, b = entry.tensor, other.tensor
-    return (a.shape, a.dtype) == (b.shape, b.dtype) and bool(np.array_equal(a.read(), b.read()))
 
 
 def check_weights(model: Module, adapter: Adapter, record: Record, folder: Path) -> None:
