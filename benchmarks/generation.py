@@ -3,7 +3,8 @@
 # The other libraries are installed only for the benchmarks.
 """A token of GPT-2 small, greedy, batch 1, after a prompt of 32: Phlox on each engine beside `transformers`.
 
-The weights are random. Of each text, the median over its tokens counts, without the first, which the prompt takes.
+The weights are random. Of each text, the median over its tokens counts, without the first, which the prompt takes. Of a
+beam search, the whole time counts, divided by the number of new tokens.
 """
 
 from __future__ import annotations
@@ -24,24 +25,37 @@ from benchmarks.harness import Ratio, built, compare, in_turn, quick
 from phlox.backend import Backend, Jax, NumPy, Torch
 from phlox.models import Gpt, GptConfig
 
-PROMPT, NEW, ROUNDS = 32, 17, 5
+PROMPT, NEW, ROUNDS, BEAMS = 32, 17, 5, 4
 SIZES: dict[str, Any] = {"vocabulary": 50257, "context": 1024, "n_layers": 12, "d_model": 768, "n_heads": 12}
 SMALL: dict[str, Any] = {"vocabulary": 101, "context": 128, "n_layers": 2, "d_model": 32, "n_heads": 2}
 TOKENS = np.random.default_rng(0).integers(0, 100, PROMPT)
 Steps = Callable[[int], Iterator[object]]
 """Generates so many tokens, and yields as soon as there is another one."""
+Search = Callable[[], object]
+"""A beam search."""
+
+
+def phlox_gpt(backend: Backend, sizes: dict[str, Any]) -> tuple[Gpt, px.Tensor[Any, Any, px.Int]]:
+    """The model of Phlox, with the weights of seed 0, and the prompt."""
+    with px.random.stream(0):
+        model: Gpt = GptConfig(**sizes, tied=True, dropout=0.0, activation="gelu_tanh").init(backend).valid()
+    return model, px.tensor(TOKENS, device=backend)
 
 
 def phlox_model(backend: Backend, sizes: dict[str, Any], *, compiled: bool) -> Steps:
-    """Phlox, with the weights of seed 0."""
-    with px.random.stream(0):
-        model: Gpt = GptConfig(**sizes, tied=True, dropout=0.0, activation="gelu_tanh").init(backend).valid()
-    prompt = px.tensor(TOKENS, device=backend)
+    """Phlox, token by token."""
+    model, prompt = phlox_gpt(backend, sizes)
     return lambda count: model.stream(prompt, count, temperature=0.0, compile=compiled)
 
 
-def theirs(sizes: dict[str, Any]) -> Steps:
-    """`transformers`, with random weights of its own."""
+def phlox_search(backend: Backend, sizes: dict[str, Any], *, compiled: bool) -> Search:
+    """A beam search of Phlox."""
+    model, prompt = phlox_gpt(backend, sizes)
+    return lambda: model.generate(prompt, NEW, beams=BEAMS, compile=compiled)
+
+
+def gpt_of_transformers(sizes: dict[str, Any]) -> Any:
+    """The model of `transformers`, with random weights of its own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from transformers import GPT2Config, GPT2LMHeadModel
@@ -49,8 +63,21 @@ def theirs(sizes: dict[str, Any]) -> Steps:
         vocab_size=sizes["vocabulary"], n_positions=sizes["context"], n_embd=sizes["d_model"],
         n_layer=sizes["n_layers"], n_head=sizes["n_heads"], bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
-    model: Any = GPT2LMHeadModel(config).eval()
-    prompt = torch.tensor(TOKENS)[None]
+    return GPT2LMHeadModel(config).eval()
+
+
+def search_of_transformers(sizes: dict[str, Any]) -> Search:
+    """A beam search of `transformers`."""
+    model, prompt = gpt_of_transformers(sizes), torch.tensor(TOKENS)[None]
+    return lambda: model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NEW, do_sample=False, eos_token_id=None,
+        pad_token_id=0, num_beams=BEAMS,
+    )  # fmt: skip
+
+
+def theirs(sizes: dict[str, Any]) -> Steps:
+    """`transformers`, token by token."""
+    model, prompt = gpt_of_transformers(sizes), torch.tensor(TOKENS)[None]
 
     class Times:
         """What it calls with the prompt and then with every token."""
@@ -81,19 +108,41 @@ def seconds_of_a_token(steps: Steps) -> float:
     return statistics.median(after - before for before, after in itertools.pairwise(found))
 
 
+def seconds_of_a_search(search: Search) -> float:
+    """The time of a beam search, for each new token."""
+    begin = time.perf_counter()
+    search()
+    return (time.perf_counter() - begin) / NEW
+
+
 def run() -> list[Ratio]:
     """All rows of the table."""
     torch.set_num_threads(2)
-    sizes = SMALL if quick() else SIZES
+    sizes, name = (SMALL, "a small GPT") if quick() else (SIZES, "GPT-2 small")
     peer = "transformers"
-    makers: dict[str, Callable[[], Steps]] = {
-        peer: lambda: theirs(sizes),
-        "Phlox eager on Torch": lambda: phlox_model(Torch(), sizes, compiled=False),
-        "Phlox compiled on JAX": lambda: phlox_model(Jax(), sizes, compiled=True),
-        "Phlox on NumPy": lambda: phlox_model(NumPy(), sizes, compiled=False),
+    engines: dict[str, tuple[Backend, bool]] = {
+        "Phlox eager on Torch": (Torch(), False),
+        "Phlox compiled on JAX": (Jax(), True),
+        "Phlox on NumPy": (NumPy(), False),
     }
-    contestants = {name: partial(seconds_of_a_token, steps) for name, steps in built(makers).items()}
-    compiled = built(contestants)
-    times = in_turn({name: contestants[name] for name in compiled}, range(2 if quick() else ROUNDS))
-    workload = f"a token of {'a small GPT' if quick() else 'GPT-2 small'}, prompt {PROMPT}, batch 1"
-    return [compare(workload, times, name, peer, target=1.0) for name in makers if name != peer]
+    rows: list[Ratio] = []
+    for workload, reference, ours, measure in (
+        (f"a token of {name}, prompt {PROMPT}, batch 1", theirs, phlox_model, seconds_of_a_token),
+        (
+            f"a token of {name}, prompt {PROMPT}, {BEAMS} beams",
+            search_of_transformers,
+            phlox_search,
+            seconds_of_a_search,
+        ),
+    ):
+        makers: dict[str, Callable[[], Any]] = {peer: partial(reference, sizes)}
+        makers |= {
+            engine: partial(ours, backend, sizes, compiled=compiled) for engine, (backend, compiled) in engines.items()
+        }
+        contestants: dict[str, Callable[[], float]] = {
+            engine: partial(measure, steps) for engine, steps in built(makers).items()
+        }
+        ready = built(contestants)  # called once, which compiles
+        times = in_turn({engine: contestants[engine] for engine in ready}, range(2 if quick() else ROUNDS))
+        rows += [compare(workload, times, engine, peer, target=1.0) for engine in makers if engine != peer]
+    return rows

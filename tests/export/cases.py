@@ -160,6 +160,9 @@ LAYERS = [
         {"query": TEXT, "key": spec("batch", "keys", 4), "mask": spec("batch", 1, "time", "keys", kind=px.Bool)},
         ("Softmax",), layer="MultiHeadAttention",
     ),
+    layer("LatentAttention", 8, 2, kv_rank=4, d_content=3, d_rotary=2, d_value=5, causal=True,
+          rotary=nn.RotaryEncodingConfig(2), of=spec("batch", "time", 8), needs="Softmax Where"),
+    layer("MixtureOfExperts", 4, 6, 3, 2, of=TEXT, needs="MatMul TopK"),
     layer("Lstm", 4, 5, of=TEXT, needs="LSTM"),
     layer("Lstm", 4, 5, n_layers=2, bidirectional=True, of={"x": TEXT, "lengths": LENGTHS}, needs="LSTM",
           title="Lstm, both directions, lengths"),
@@ -202,6 +205,8 @@ LOSSES = [
     layer("CosineSimilarity", of=PAIR),
     layer("HingeEmbeddingLoss", of=PAIR),
     layer("TripletMarginLoss", of=[VECTORS, VECTORS, VECTORS]),
+    layer("ContrastiveLoss", of=[px.tensor([[0.5, 1.0], [-2.0, 0.1]])]),
+    layer("SigmoidContrastiveLoss", of=[px.tensor([[0.5, 1.0], [-2.0, 0.1]])]),
     layer("GaussianNllLoss", of=[VECTORS, VECTORS, px.tensor([[0.5, 1.0, 2.0, 0.1]])]),
     Case(
         "BinaryCrossEntropyLoss",
@@ -226,6 +231,9 @@ def cached(heads: int, width: int) -> tuple[nn.KeyValueCache, ...]:
 GPT = models.GptConfig(vocabulary=10, context=32, n_layers=1, d_model=8, n_heads=2)
 LLAMA = models.LlamaConfig(vocabulary=10, context=32, n_layers=1, d_model=8, n_heads=4, n_kv_heads=2)
 BERT = models.BertConfig(vocabulary=10, context=32, n_layers=2, d_model=8, n_heads=2)
+ENCODER = models.EncoderConfig(
+    vocabulary=10, context=32, n_layers=2, d_model=8, n_heads=2, positions="counted", distance_bias=True, pooler=False
+)
 
 MODELS = [
     Case("Gpt", lambda device: GPT.init(device), [TOKENS], ("Gelu", "LayerNormalization", "Softmax")),
@@ -239,6 +247,8 @@ MODELS = [
     Case("BertMaskedLm", lambda device: models.BertMaskedLmConfig(BERT).init(device), [TOKENS], ("Gelu",)),
     Case("BertClassifier", lambda device: models.BertClassifierConfig(BERT, classes=3).init(device), [TOKENS],
          ("Tanh",)),
+    Case("SentenceEncoder", lambda device: models.SentenceEncoderConfig(ENCODER, pooling=("mean", "last")).init(device),
+         {"tokens": TOKENS, "mask": TOKENS}, ("CumSum",)),
     Case("DigitsNet", lambda device: models.DigitsConfig(channels=(4, 8)).init(device), [spec("batch", 1, 8, 8)],
          ("Conv", "MaxPool", "Gelu", "Gemm")),
 ]  # fmt: skip

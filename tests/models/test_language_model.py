@@ -35,8 +35,11 @@ def test_only_the_new_text_comes_back() -> None:
     assert model.generate(prompt, 9, temperature=0.0) == expected
     assert "".join(model.stream(prompt, 9, temperature=0.0)) == expected
     assert model.generate([prompt, "a"], 9, temperature=0.0)[0] == expected
-    text, logprobs = model.generate(prompt, 9, temperature=0.0, logprobs=True)
-    assert text == expected and logprobs.shape == (len(tokens),)
+    completion = model.generate(prompt, 9, temperature=0.0, logprobs=True, details=True)
+    assert completion.text == expected and completion.tokens == tokens and len(completion.logprobs) == len(tokens)
+    steps = list(model.stream(prompt, 9, temperature=0.0, details=True))
+    assert "".join(step.text for step in steps) == expected and [step.token for step in steps] == tokens
+    assert len(model.generate(prompt, 2, samples=3)) == 3 and len(model.generate([prompt, "a"], 2, samples=3)) == 6
     rows = model.generate(px.tensor([[1, 2, 3]], device="numpy"), 2, stop=None)
     assert rows.shape == (1, 5) and list(model.generate([[1, 2]], 2, stop=None)[0].shape) == [4]
     assert len(list(model.stream(px.tensor([1, 2, 3], device="numpy"), 2))) <= 2
@@ -58,6 +61,15 @@ def test_a_text_ends_at_its_stops() -> None:
     assert LanguageModel(free.model, free.tokenizer, options={"temperature": 0.0}).generate("A", 3, stop=None) == (
         free.tokenizer.decode(tokens[:3])  # pyright: ignore[reportOptionalMemberAccess]
     )
+
+
+def test_strings_end_a_text() -> None:
+    model = made()
+    free = model.generate("Once upon", 20, temperature=0.0, stop=None)
+    end = free[3:5]
+    for stop in (end, [end, 257], ["never", end]):
+        assert model.generate("Once upon", 20, temperature=0.0, stop=stop) == free[: free.index(end)]
+        assert "".join(model.stream("Once upon", 20, temperature=0.0, stop=stop)) == free[: free.index(end)]
 
 
 def test_chats() -> None:

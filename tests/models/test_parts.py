@@ -15,6 +15,7 @@ from phlox.models.parts import ACTIVATIONS, ActivationName, check_counts, check_
 THEIRS: dict[str, Any] = {
     "gelu": torch.nn.functional.gelu,
     "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "relu": torch.relu,
     "silu": torch.nn.functional.silu,
     "tanh": torch.tanh,

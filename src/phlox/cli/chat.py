@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from phlox.cli.command import DONE, Command, count, whole
 from phlox.errors import DataError, PhloxError
@@ -16,6 +16,7 @@ from phlox.host.text import printable
 
 if TYPE_CHECKING:
     from phlox.models import LanguageModel
+    from phlox.module import Module
 
 _HELP = """/system TEXT  begin with these instructions, from the next message on
 /clear        forget the conversation
@@ -103,13 +104,18 @@ class Conversation:
     """
 
     def __init__(self, model: LanguageModel, options: argparse.Namespace) -> None:
+        from phlox.models import CausalModel, PrefixCache
+
         self._model = model
         assert model.tokenizer is not None
         self._tokenizer = model.tokenizer
         self._is_chat = model.tokenizer.chat_template is not None
         self._limit: int | None = options.max_tokens
-        chosen = {"temperature": options.temperature, "top_p": options.top_p}
+        chosen: dict[str, Any] = {"temperature": options.temperature, "top_p": options.top_p}
         self._options = {name: value for name, value in chosen.items() if value is not None}
+        module: object = model.model
+        if isinstance(module, CausalModel):  # a turn processes only what is new
+            self._options["prefix_cache"] = PrefixCache(cast("Module", module))
         if "temperature" not in model.options:
             self._options.setdefault("temperature", _TEMPERATURE)
         self._left_out = 0

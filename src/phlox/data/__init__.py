@@ -19,6 +19,7 @@ from phlox.lazy import lazily
 if TYPE_CHECKING:
     from phlox.data.collate import Pack, Pad
     from phlox.data.image_folder import ImageFolder
+    from phlox.data.image_processor import ImageProcessor
     from phlox.data.images import (
         CenterCrop,
         ColorJitter,
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from phlox.data.mixing import CutMix, Mixup
 
 __all__ = [
-    "Arrays", "ByLength", "CenterCrop", "ClassBalanced", "ColorJitter", "Concat", "CutMix", "Digits",
-    "Draws", "ImageFolder", "ImageTransform", "Images", "InOrder", "Loader", "Mapped", "Mixup", "Normalize", "Order",
-    "Pack", "Pad", "RandomAffine", "RandomCrop", "RandomFlip", "RandomResizedCrop", "Resize", "Shuffled",
+    "Arrays", "ByLength", "CenterCrop", "ClassBalanced", "ColorJitter", "Concat", "CutMix", "Digits", "Draws",
+    "ImageFolder", "ImageProcessor", "ImageTransform", "Images", "InOrder", "Loader", "Mapped", "Mixup", "Normalize",
+    "Order", "Pack", "Pad", "RandomAffine", "RandomCrop", "RandomFlip", "RandomResizedCrop", "Resize", "Shuffled",
     "SkippedRow", "Source", "Split", "Subset", "TokenWindows", "Transform", "Weighted", "as_source", "load_digits",
     "read_images", "split", "split_rows",
 ]  # fmt: skip
@@ -44,6 +45,7 @@ __getattr__, __dir__ = lazily(
     {
         "collate": "Pack Pad",
         "image_folder": "ImageFolder",
+        "image_processor": "ImageProcessor",
         "images": "CenterCrop ColorJitter ImageTransform Normalize RandomCrop RandomFlip RandomResizedCrop Resize",
         "mixing": "CutMix Mixup",
     },

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -170,14 +170,15 @@ def _crop(images: Images, top: npt.NDArray[Any], left: npt.NDArray[Any], size: t
 
 @dataclass(frozen=True)
 class Resize(ImageTransform):
-    """Resizes images by bilinear interpolation, with half-pixel centres.
+    """Resizes images by bilinear or bicubic interpolation, with half-pixel centres.
 
     If an image becomes smaller, each pixel averages all pixels that it covers (as with antialias in PyTorch and
-    Pillow). Values equal PyTorch's `interpolate(mode="bilinear", align_corners=False, antialias=True)`.
+    Pillow). Values equal PyTorch's `interpolate(mode=filter, align_corners=False, antialias=True)`.
 
     Args:
         size: height and width.
         antialias: False uses only the two nearest pixels along each axis, also if the image becomes smaller.
+        filter: "bilinear", or "bicubic" (with antialias).
 
     >>> from phlox.data import Draws
     >>> Resize((1, 1))(np.arange(4.0).reshape(1, 1, 2, 2), Draws(0, 0, np.array([0]))).item()
@@ -186,33 +187,53 @@ class Resize(ImageTransform):
 
     size: tuple[int, int]
     antialias: bool = True
+    filter: Literal["bilinear", "bicubic"] = "bilinear"
+
+    def __post_init__(self) -> None:
+        if self.filter not in _FILTERS or (self.filter == "bicubic" and not self.antialias):
+            raise DataError(f'{self}: filter must be "bilinear" or, with antialias, "bicubic"')
 
     def apply(self, images: Images, draws: Draws) -> Images:
-        return resize(images, self.size, self.antialias)
+        return resize(images, self.size, self.antialias, self.filter)
 
 
-def resize(images: Images, size: tuple[int, int], antialias: bool = True) -> Images:
+def resize(images: Images, size: tuple[int, int], antialias: bool = True, filter: str = "bilinear") -> Images:
     """Images `[..., height, width]` at another size: one product with a matrix for each axis."""
     if images.shape[-2:] == tuple(size):
         return images
     floats = images.astype(np.float64 if images.dtype == np.float64 else np.float32, copy=False)
     rows, columns = (
-        _weights(old, new, antialias).astype(floats.dtype) for old, new in zip(images.shape[-2:], size, strict=True)
+        _weights(old, new, antialias, filter).astype(floats.dtype)
+        for old, new in zip(images.shape[-2:], size, strict=True)
     )
     return as_dtype(rows @ floats @ columns.T, images.dtype)
 
 
-def _weights(old: int, new: int, antialias: bool) -> npt.NDArray[np.float64]:
-    """The weight of each old pixel in each new one, [new, old]: a triangle filter.
+def _triangle(distance: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.maximum(0.0, 1.0 - distance)
 
-    It reaches one new pixel to each side, and at least one old pixel.
+
+def _cubic(distance: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The kernel of Keys (1981) with a = -1/2, as in Pillow."""
+    near = (1.5 * distance - 2.5) * distance**2 + 1.0
+    far = ((-0.5 * distance + 2.5) * distance - 4.0) * distance + 2.0
+    return np.where(distance < 1.0, near, np.where(distance < 2.0, far, 0.0))
+
+
+_FILTERS = {"bilinear": _triangle, "bicubic": _cubic}
+
+
+def _weights(old: int, new: int, antialias: bool, filter: str = "bilinear") -> npt.NDArray[np.float64]:
+    """The weight of each old pixel in each new one, [new, old].
+
+    A filter reaches one new pixel to each side ("bicubic": two), and at least one old pixel.
     """
     scale = old / new
     support = max(scale, 1.0) if antialias else 1.0
     centres = (np.arange(new) + 0.5) * scale
     if antialias:
         distance = np.abs(np.arange(old) + 0.5 - centres[:, None]) / support
-        weights = np.maximum(0.0, 1.0 - distance)
+        weights = _FILTERS[filter](distance)
         return weights / weights.sum(axis=1, keepdims=True)
     centres = np.clip(centres - 0.5, 0.0, old - 1.0)
     below = np.minimum(centres.astype(int), max(old - 2, 0))

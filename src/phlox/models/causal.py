@@ -11,7 +11,7 @@ from phlox.backend import Int
 from phlox.backend.tracing.symbolic import less
 from phlox.config import Config
 from phlox.errors import ShapeError
-from phlox.models.generation import Generated, GenerationOptions, generate, stream
+from phlox.models.generation import Completion, Generated, GenerationOptions, Step, generate, stream
 from phlox.models.generation.prompts import Prompts
 from phlox.models.parts import check_counts
 from phlox.module import Module
@@ -138,6 +138,16 @@ class CausalModel(Module, Generic[C, B]):
         prompt: Tokens | Prompts,
         max_new_tokens: int,
         *,
+        details: Literal[True],
+        logprobs: bool | int = False,
+        **options: Unpack[GenerationOptions],
+    ) -> list[Completion]: ...
+    @overload
+    def generate(
+        self,
+        prompt: Tokens | Prompts,
+        max_new_tokens: int,
+        *,
         logprobs: Literal[True],
         **options: Unpack[GenerationOptions],
     ) -> Generated: ...
@@ -150,20 +160,40 @@ class CausalModel(Module, Generic[C, B]):
 
         See `phlox.models.generation.generate`, with its options.
         """
-        return generate(self, prompt, max_new_tokens, **options)
+        return cast("Any", generate)(self, prompt, max_new_tokens, **options)
 
+    @overload
+    def stream(
+        self,
+        prompt: Tokens,
+        max_new_tokens: int,
+        *,
+        details: Literal[True],
+        logprobs: bool | int = False,
+        **options: Unpack[GenerationOptions],
+    ) -> Iterator[Step]: ...
+    @overload
+    def stream(
+        self,
+        prompt: Prompts,
+        max_new_tokens: int,
+        *,
+        details: Literal[True],
+        logprobs: bool | int = False,
+        **options: Unpack[GenerationOptions],
+    ) -> Iterator[list[Step | None]]: ...
     @overload
     def stream(self, prompt: Tokens, max_new_tokens: int, **options: Unpack[GenerationOptions]) -> Iterator[int]: ...
     @overload
     def stream(
         self, prompt: Prompts, max_new_tokens: int, **options: Unpack[GenerationOptions]
     ) -> Iterator[list[int | None]]: ...
-    def stream(self, prompt: Tokens | Prompts, max_new_tokens: int, **options: Unpack[GenerationOptions]) -> Any:
+    def stream(self, prompt: Tokens | Prompts, max_new_tokens: int, **options: Any) -> Any:
         """The tokens that `generate` would add, each as soon as it is drawn.
 
         See `phlox.models.generation.stream`.
         """
-        return stream(self, prompt, max_new_tokens, **options)
+        return cast("Any", stream)(self, prompt, max_new_tokens, **options)
 
     def _check(self, tokens: Tokens) -> None:
         name, limit = type(self).__name__, self.config.context

@@ -6,6 +6,7 @@ import math
 from typing import Any, Literal
 
 from phlox.backend import DeviceLike
+from phlox.config import Config
 from phlox.models.causal import CausalConfig, CausalModel, Tokens
 from phlox.models.parts import ACTIVATIONS, ActivationName, check_counts, check_positive, check_rates, dense
 from phlox.models.rotary_scaling import RotaryScaling, ScaledRotaryEncoding
@@ -14,15 +15,64 @@ from phlox.nn import (
     Dropout,
     Embedding,
     KeyValueCache,
+    LatentAttention,
     LayerNorm,
+    MixtureOfExperts,
     MultiHeadAttention,
     Normal,
     RmsNorm,
     RotaryEncoding,
+    Routing,
+    balance_loss,
+    linear_cross_entropy_loss,
 )
 from phlox.tensor import Tensor
 
-__all__ = ["Decoder", "DecoderConfig"]
+__all__ = ["Decoder", "DecoderConfig", "ExpertsConfig", "LatentConfig"]
+
+
+class LatentConfig(Config):
+    """The sizes of multi-head latent attention, see `LatentAttention`."""
+
+    kv_rank: int
+    d_content: int
+    d_rotary: int
+    d_value: int
+    q_rank: int | None = None
+
+    def validate(self) -> None:
+        check_counts(**self.to_dict())
+
+
+class ExpertsConfig(Config):
+    """The mixture of experts of a `Decoder`, see `MixtureOfExperts` for what is not said here."""
+
+    n_experts: int
+    top_k: int
+    d_hidden: int | None = None
+    """The width of the hidden layer of an expert; by default that of the model."""
+    layers: tuple[int, ...] | None = None
+    """The layers that have experts; by default all. The others have one feed-forward network."""
+    balance: float = 0.0
+    """The factor of `balance_loss` in the loss of the model."""
+    d_shared: int | None = None
+    shared_scale: bool = False
+    bias: bool = False
+    limit: float | None = None
+    alpha: float = 1.702
+
+    # The router
+    scores: Literal["softmax", "sigmoid", "selected"] = "softmax"
+    renormalized: bool = True
+    scale: float = 1.0
+    n_groups: int = 1
+    top_groups: int = 1
+    group_score: Literal["best", "two_best"] = "best"
+    router_bias: bool = False
+    correction: bool = False
+
+    def validate(self) -> None:
+        check_counts(n_experts=self.n_experts, top_k=self.top_k, d_hidden=self.d_hidden, d_shared=self.d_shared)
 
 
 class DecoderConfig(CausalConfig):
@@ -55,6 +105,8 @@ class DecoderConfig(CausalConfig):
 
     # Positions
     positions: Literal["rotary", "learned", "none"] = "rotary"
+    interleaved: bool = False
+    """See `RotaryEncoding`."""
     rotary_base: float = 10000.0
     """See `RotaryEncoding`."""
     rotary_scaling: RotaryScaling | None = None
@@ -83,6 +135,8 @@ class DecoderConfig(CausalConfig):
     """To how many tokens a token attends, in layers with a window."""
     window_layers: tuple[int, ...] | None = None
     """These layers; by default all, if there is a window."""
+    latent: LatentConfig | None = None
+    """The sizes of multi-head latent attention, if keys and values are expanded from a latent (DeepSeek)."""
 
     # Feed-forward
     gated: bool = True
@@ -90,6 +144,8 @@ class DecoderConfig(CausalConfig):
     activation: ActivationName = "silu"
     """The activation of the gate or, without one, of the hidden layer."""
     hidden_bias: bool = False
+    experts: ExpertsConfig | None = None
+    """The mixture of experts in place of the feed-forward network, if there is one."""
 
     # Ends
     embedding_scale: float = 1.0
@@ -113,14 +169,18 @@ class DecoderConfig(CausalConfig):
 
     def validate(self) -> None:
         super().validate()
-        if self.d_head is None and self.d_model % self.n_heads:
+        if self.latent is None and self.d_head is None and self.d_model % self.n_heads:
             raise ValueError(f"d_model={self.d_model} does not divide into n_heads={self.n_heads} heads")
         rotated = self.head_width if self.d_rotary is None else self.d_rotary
+        rotated = rotated if self.latent is None else self.latent.d_rotary
         if self.positions == "rotary" and (rotated % 2 or not 2 <= rotated <= self.head_width):
             name = "d_head" if self.d_rotary is None else "d_rotary"
             raise ValueError(f"{name} must be even for rotary positions and at most the width of a head, got {rotated}")
-        for name in ("window_layers", "unrotated_layers"):
-            layers: tuple[int, ...] = getattr(self, name) or ()
+        for name, layers in (
+            ("window_layers", self.window_layers or ()),
+            ("unrotated_layers", self.unrotated_layers),
+            ("experts.layers", (self.experts and self.experts.layers) or ()),
+        ):
             wrong = [layer for layer in layers if not 0 <= layer < self.n_layers]
             if wrong:
                 raise ValueError(f"{name} names layer {wrong[0]}, and there are {self.n_layers}")
@@ -132,12 +192,19 @@ class DecoderConfig(CausalConfig):
 
     @property
     def head_width(self) -> int:
-        """The width of a head."""
+        """The width of a head of queries and keys."""
+        if self.latent is not None:
+            return self.latent.d_content + self.latent.d_rotary
         return self.d_model // self.n_heads if self.d_head is None else self.d_head
 
     def window_of(self, layer: int) -> int | None:
         """The window of a layer."""
         return self.window if self.window_layers is None or layer in self.window_layers else None
+
+    def experts_of(self, layer: int) -> ExpertsConfig | None:
+        """The experts of a layer, if it has them."""
+        experts = self.experts
+        return experts if experts is None or experts.layers is None or layer in experts.layers else None
 
     def init(self, device: DeviceLike | None = None) -> Decoder:
         """The model; its parameters are created when they are first used."""
@@ -153,37 +220,47 @@ def norm_of(config: DecoderConfig, device: DeviceLike | None) -> LayerNorm | Rms
 
 def attention_of(config: DecoderConfig, layer: int, device: DeviceLike | None) -> MultiHeadAttention:
     """The attention of a layer."""
-    width, window = config.head_width, config.window_of(layer)
+    width, window, latent = config.head_width, config.window_of(layer), config.latent
+    options: dict[str, Any] = {
+        "bias": config.attention_bias,
+        "dropout": config.attention_dropout,
+        "causal": True,
+        "scale": config.attention_scale,
+        "initializer": Normal(std=config.init_std),
+        "out_initializer": Normal(std=last_std(config)),
+        "device": device,
+    }
+    if latent is not None:
+        attention = LatentAttention(config.d_model, config.n_heads, **latent.to_dict(), **options)
+        attention.rotary = rotary_of(config, latent.d_rotary, None, None)
+        return attention
     attention = MultiHeadAttention(
         config.d_model,
         config.n_heads,
         n_kv_heads=config.n_kv_heads,
         d_head=width,
-        bias=config.attention_bias,
         out_bias=config.out_bias,
-        dropout=config.attention_dropout,
-        causal=True,
         norm=config.query_norm,
         norm_epsilon=config.epsilon,
         norm_offset=config.norm_offset,
         window=window,
-        scale=config.attention_scale,
         cap=config.attention_cap,
         sinks=config.sinks,
-        initializer=Normal(std=config.init_std),
-        out_initializer=Normal(std=last_std(config)),
-        device=device,
+        **options,
     )
     if config.positions == "rotary" and layer not in config.unrotated_layers:
-        is_local = window is not None and config.local_rotary_base is not None
-        base = config.local_rotary_base if is_local and config.local_rotary_base else config.rotary_base
-        if config.rotary_scaling is None or is_local:
-            attention.rotary = RotaryEncoding(width, base=base, d_rotary=config.d_rotary)
-        else:
-            attention.rotary = ScaledRotaryEncoding(
-                width, base=base, scaling=config.rotary_scaling, d_rotary=config.d_rotary
-            )
+        local_base = None if window is None else config.local_rotary_base
+        attention.rotary = rotary_of(config, width, config.d_rotary, local_base)
     return attention
+
+
+def rotary_of(config: DecoderConfig, width: int, d_rotary: int | None, local_base: float | None) -> RotaryEncoding:
+    """The encoding of positions; with `local_base`, that of a layer with another base and no scaling."""
+    base = config.rotary_base if local_base is None else local_base
+    options: dict[str, Any] = {"base": base, "interleaved": config.interleaved, "d_rotary": d_rotary}
+    if config.rotary_scaling is None or local_base is not None:
+        return RotaryEncoding(width, **options)
+    return ScaledRotaryEncoding(width, scaling=config.rotary_scaling, **options)
 
 
 def last_std(config: DecoderConfig) -> float:
@@ -201,9 +278,13 @@ class DecoderBlock(Module):
         self.attention = attention_of(config, layer, device)
         self.norm_1_after = norm_of(config, device) if after else None
         self.norm_2 = norm_of(config, device) if before else None
-        self.gate = dense(d_model, d_hidden, std, bias=bias, device=device) if config.gated else None
-        self.up = dense(d_model, d_hidden, std, bias=bias, device=device)
-        self.down = dense(d_hidden, d_model, last_std(config), bias=bias, device=device)
+        self.gate = self.up = self.down = self.experts = None
+        if (experts := config.experts_of(layer)) is not None:
+            self.experts = mixture_of(config, experts, device)
+        else:
+            self.gate = dense(d_model, d_hidden, std, bias=bias, device=device) if config.gated else None
+            self.up = dense(d_model, d_hidden, std, bias=bias, device=device)
+            self.down = dense(d_hidden, d_model, last_std(config), bias=bias, device=device)
         self.norm_2_after = norm_of(config, device) if after else None
         self.activation: ActivationName = config.activation
         self.dropout = Dropout(config.dropout)
@@ -211,6 +292,15 @@ class DecoderBlock(Module):
 
     def __call__(self, x: Tensor, cache: KeyValueCache | None = None) -> Any:
         """The result and, with a cache, the new cache."""
+        y, cache, _ = self._run(x, cache)
+        return y if cache is None else (y, cache)
+
+    def with_routing(self, x: Tensor) -> tuple[Tensor, Routing | None]:
+        """The result, and which experts the layer chose, if it has any."""
+        y, _, routing = self._run(x, None)
+        return y, routing
+
+    def _run(self, x: Tensor, cache: KeyValueCache | None) -> tuple[Tensor, KeyValueCache | None, Routing | None]:
         normed = x if self.norm_1 is None else self.norm_1(x)
         if cache is None:
             attended = self.attention(normed)
@@ -220,18 +310,35 @@ class DecoderBlock(Module):
             attended = self.norm_1_after(attended)
         y = x + self.dropout(attended)
         second = x if self.parallel else y
-        hidden = self.mlp(second if self.norm_2 is None else self.norm_2(second))
+        hidden, routing = self.mlp(second if self.norm_2 is None else self.norm_2(second))
         if self.norm_2_after is not None:
             hidden = self.norm_2_after(hidden)
-        y = y + self.dropout(hidden)
-        return y if cache is None else (y, cache)
+        return y + self.dropout(hidden), cache, routing
 
-    def mlp(self, x: Tensor) -> Tensor:
-        """The layers that are applied to each token separately: [..., d_model] to the same."""
+    def mlp(self, x: Tensor) -> tuple[Tensor, Routing | None]:
+        """The layers that are applied to each token separately: [..., d_model] to the same, and the chosen experts."""
+        if self.experts is not None:
+            return self.experts.with_routing(x)
+        assert self.up is not None and self.down is not None
         activation = ACTIVATIONS[self.activation]
         if self.gate is None:
-            return self.down(activation(self.up(x)))
-        return self.down(activation(self.gate(x)) * self.up(x))
+            return self.down(activation(self.up(x))), None
+        return self.down(activation(self.gate(x)) * self.up(x)), None
+
+
+def mixture_of(config: DecoderConfig, experts: ExpertsConfig, device: DeviceLike | None) -> MixtureOfExperts:
+    """The experts of a layer."""
+    fields = {name: value for name, value in experts.to_dict().items() if name not in ("d_hidden", "layers", "balance")}
+    return MixtureOfExperts(
+        config.d_model,
+        experts.d_hidden or config.hidden_width,
+        activation=config.activation,
+        shared_bias=config.hidden_bias,
+        initializer=Normal(std=config.init_std),
+        out_initializer=Normal(std=last_std(config)),
+        device=device,
+        **fields,
+    )
 
 
 class Decoder(CausalModel[DecoderConfig, DecoderBlock]):
@@ -254,6 +361,7 @@ class Decoder(CausalModel[DecoderConfig, DecoderBlock]):
         self.head = None
         if not config.tied:
             self.head = dense(width, config.vocabulary, config.init_std, bias=config.head_bias, device=device)
+        self.balance = 0.0 if config.experts is None else config.experts.balance
         self.embedding_scale, self.logits_cap = config.embedding_scale, config.logits_cap
 
     def embed(self, tokens: Tokens, cache: KeyValueCache | None = None) -> Tensor:
@@ -268,6 +376,24 @@ class Decoder(CausalModel[DecoderConfig, DecoderBlock]):
             else:
                 x = x + (table if n == len(table) else table[:n])
         return self.dropout(x)
+
+    def with_routings(self, tokens: Tokens) -> tuple[Tensor, list[Routing]]:
+        """`hidden`, and which experts each layer with experts chose for each token."""
+        self._check(tokens)
+        x, routings = self.embed(tokens), list[Routing]()
+        for block in self.blocks:
+            x, routing = block.with_routing(x)
+            if routing is not None:
+                routings.append(routing)
+        return self.norm(x), routings
+
+    def loss(self, tokens: Tokens, targets: Tokens) -> Tensor:
+        """See `CausalModel.loss`; with `balance` in the config of experts, also the loss of their routers."""
+        if not self.balance:
+            return super().loss(tokens, targets)
+        x, routings = self.with_routings(tokens)
+        loss = linear_cross_entropy_loss(x, self.logits, targets, classes=self.config.vocabulary)
+        return loss + balance_loss(routings).from_full_precision(loss) * self.balance
 
     def logits(self, x: Tensor) -> Tensor:
         """See `CausalModel.logits`."""

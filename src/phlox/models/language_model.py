@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from phlox.config.storage import format_json, write_text
 from phlox.errors import DataError, ModuleError
-from phlox.models.generation import Generated
+from phlox.models.generation import Completion, Step
 from phlox.module import Module
 from phlox.tensor import Tensor
 from phlox.text import Tokenizer
@@ -74,12 +74,12 @@ class LanguageModel:
         Args:
             prompt: a text, or a list of texts; or tokens, as `model.generate` takes them.
             max_new_tokens: the largest number of tokens to add.
-            options: those of `generate`. `stop` gives tokens that end a text besides the model's own (`stops`); with
-                `stop=None` no token ends it.
+            options: those of `generate`. `stop` gives tokens and strings that end a text besides the model's own tokens
+                (`stops`); with `stop=None` no token ends it.
 
-        Returns the new text for a text, and a list of new texts for a list. For tokens, the result is that of
-        `model.generate`: prompt and continuation, as tokens. With `logprobs=True`, a pair of that and the
-        log-probabilities of the new tokens.
+        Returns the new text for a text, and a list of new texts for a list, or for several samples or beams. With
+        `details=True`, a `Completion` in place of each text, with its tokens, log-probabilities, and why it ended. For
+        tokens, the result is that of `model.generate`: prompt and continuation, as tokens.
 
         Raises `ModuleError` for a model that does not generate text, `DataError` for a text without a tokenizer or
         without tokens, and the errors of `generate`.
@@ -88,14 +88,12 @@ class LanguageModel:
         texts = _texts_of(prompt)
         if texts is None:
             return self._generator.generate(prompt, max_new_tokens, **options)
-        prompts = [self._tokens(text) for text in texts]
-        result = self._generator.generate(prompts, max_new_tokens, **options)
-        rows, logprobs = cast("Generated", result) if options.get("logprobs") else (result, None)
-        tokenizer = self._tokenizer
-        written: Any = [tokenizer.decode(row[len(start) :].tolist()) for row, start in zip(rows, prompts, strict=True)]
-        if isinstance(prompt, str):
-            written, logprobs = written[0], None if logprobs is None else logprobs[0]
-        return written if logprobs is None else Generated(written, logprobs)
+        is_detailed = bool(options.pop("details", False))
+        completions: list[Completion] = self._generator.generate(
+            [self._tokens(text) for text in texts], max_new_tokens, details=True, **options
+        )
+        written: list[Any] = completions if is_detailed else [completion.text for completion in completions]
+        return written[0] if isinstance(prompt, str) and len(written) == 1 else written
 
     def stream(self, prompt: Any, max_new_tokens: int = _NEW_TOKENS, **options: Any) -> Iterator[Any]:
         """The new text of `generate` in pieces, each as soon as it is known; no piece ends within a character.
@@ -137,19 +135,12 @@ class LanguageModel:
         limit = room if max_new_tokens is None else max_new_tokens
         return self.stream_tokens(tokens, limit, **options)
 
-    def stream_tokens(self, tokens: Sequence[int], max_new_tokens: int = _NEW_TOKENS, **options: Any) -> Iterator[str]:
+    def stream_tokens(self, tokens: Sequence[int], max_new_tokens: int = _NEW_TOKENS, **options: Any) -> Iterator[Any]:
         """The new text after a prompt of tokens in pieces, such as one that `Tokenizer.chat` has made."""
-        decoder = self._tokenizer.decoder()
-        steps = self._generator.stream([tokens], max_new_tokens, **self._options(options))
-
-        def pieces() -> Iterator[str]:
-            for (token,) in steps:
-                if piece := decoder.add(token):
-                    yield piece
-            if piece := decoder.end():
-                yield piece
-
-        return pieces()
+        options = self._options(options)
+        is_detailed = bool(options.pop("details", False))
+        steps: Iterator[list[Step]] = self._generator.stream([tokens], max_new_tokens, details=True, **options)
+        return (step if is_detailed else step.text for (step,) in steps if is_detailed or step.text)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Save model and tokenizer in a folder that `load` and `transformers` read.
@@ -187,14 +178,19 @@ class LanguageModel:
     def _options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of `generate`: those given, then those of the model, and the tokens that end a text."""
         merged = {**self.options, **options}
+        if self.tokenizer is not None:
+            merged.setdefault("tokenizer", self.tokenizer)
         stop = merged.pop("stop", ())
         if stop is None:
             return merged
         is_several = isinstance(stop, (list, tuple, set, frozenset))
         further: list[Any] = list(cast("Iterable[Any]", stop)) if is_several else [stop]
+        if strings := [value for value in further if isinstance(value, str)]:
+            merged["stop_text"] = strings
         vocabulary = getattr(getattr(self.model, "config", None), "vocabulary", 0)
-        own = [token for token in sorted(self.stops) if token < vocabulary and token not in further]
-        return {**merged, "stop": [*own, *further] or None}
+        own = [token for token in sorted(self.stops) if token < vocabulary]
+        tokens = [*own, *(value for value in further if not isinstance(value, str) and value not in own)]
+        return {**merged, "stop": tokens or None}
 
 
 def _texts_of(prompt: Any) -> list[str] | None:

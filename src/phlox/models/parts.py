@@ -9,12 +9,13 @@ from phlox.backend import DeviceLike
 from phlox.nn import Linear, Normal, Zeros
 from phlox.tensor import Tensor, functional
 
-ActivationName: TypeAlias = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"]
-"""An activation that a config can name; `gelu_tanh` approximates `gelu` as the first GPTs did."""
+ActivationName: TypeAlias = Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh"]
+"""An activation that a config can name; `gelu_tanh` approximates `gelu` as the first GPTs did, `quick_gelu` as CLIP."""
 
 ACTIVATIONS: dict[ActivationName, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate=True),
+    "quick_gelu": lambda x: x * (x * 1.702).sigmoid(),
     "relu": functional.relu,
     "silu": functional.silu,
     "tanh": lambda x: x.tanh(),

@@ -9,7 +9,7 @@ from phlox.backend import Float, Int
 from phlox.config import Config
 from phlox.errors import ShapeError
 from phlox.nn import RotaryEncoding
-from phlox.tensor import Tensor, arange, concat, tensor, where
+from phlox.tensor import Tensor, arange, concat, stack, tensor, where
 from phlox.tensor.functional.operands import check_kind
 
 __all__ = ["DynamicScaling", "LinearScaling", "Llama3Scaling", "LongScaling", "YarnScaling"]
@@ -204,7 +204,7 @@ RotaryScaling: TypeAlias = LinearScaling | Llama3Scaling | YarnScaling | Dynamic
 
 
 class ScaledRotaryEncoding(RotaryEncoding):
-    """A `RotaryEncoding` with scaled frequencies. Its pairs are d_rotary / 2 apart, and it computes at full precision.
+    """A `RotaryEncoding` with scaled frequencies, which computes at full precision.
 
     >>> import phlox as px
     >>> plain, slower = RotaryEncoding(4), ScaledRotaryEncoding(4, scaling=LinearScaling(2.0))
@@ -214,9 +214,15 @@ class ScaledRotaryEncoding(RotaryEncoding):
     """
 
     def __init__(
-        self, d_head: int, *, scaling: RotaryScaling, base: float = 10000.0, d_rotary: int | None = None
+        self,
+        d_head: int,
+        *,
+        scaling: RotaryScaling,
+        base: float = 10000.0,
+        interleaved: bool = False,
+        d_rotary: int | None = None,
     ) -> None:
-        super().__init__(d_head, base=base, d_rotary=d_rotary)
+        super().__init__(d_head, base=base, interleaved=interleaved, d_rotary=d_rotary)
         self.scaling = scaling
 
     def __call__(self, x: Tensor, positions: Tensor[Any, Any, Int] | None = None) -> Tensor:
@@ -239,8 +245,13 @@ class ScaledRotaryEncoding(RotaryEncoding):
         cos, sin = angles.cos(), angles.sin()
         if magnitude != 1.0:
             cos, sin = cos * magnitude, sin * magnitude
-        a, b = full[..., :half], full[..., half:size]
-        parts = [a * cos - b * sin, a * sin + b * cos]
+        if self.interleaved:
+            pairs = full[..., :size].reshape((*full.shape[:-1], half, 2))
+            a, b = pairs[..., 0], pairs[..., 1]
+            parts = [stack([a * cos - b * sin, a * sin + b * cos], -1).reshape((*full.shape[:-1], size))]
+        else:
+            a, b = full[..., :half], full[..., half:size]
+            parts = [a * cos - b * sin, a * sin + b * cos]
         if size < self.d_head:
             parts.append(full[..., size:])
         return concat(parts, -1).from_full_precision(x)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from phlox.backend import Backend, Device, Float, Int
+from phlox.backend.contract.nn.packed import CODINGS
+from phlox.backend.tracing.symbolic import less
 from phlox.module.param import Param
 from phlox.module.reparameterization import Reparameterization
 from phlox.tensor import Tensor, functional, zeros
@@ -131,6 +133,29 @@ class Packed(Reparameterization):
         if isinstance(self.scales, Param):  # their lookup checks the indices, and is NaN beyond the entries
             return self._rows(indices)
         return functional.embedding(zeros((self.sizes[0], 1), device=self.device), indices) + self._rows(indices)
+
+    def expert_linear(self, x: Tensor, experts: Tensor[Any, Any, Int], bias: Tensor | None = None) -> Tensor:
+        """See `Reparameterization.expert_linear`; of few rows, only the matrices of their experts are unpacked."""
+        scales, offsets = value_of(self.scales), value_of(self.offsets)
+        if len(self.sizes) != 3:
+            return super().expert_linear(x, experts, bias)
+        n, inputs, outputs = self.sizes
+        numbers, words = experts.reshape((-1,)), self.words.val()
+        groups = [1 if part is None else part.shape[-1] for part in (scales, offsets)]
+        fits = inputs % CODINGS[self.coding].per_word == 0 and all(count == 1 or count % n == 0 for count in groups)
+        if self.axis != 2 or not fits or less(n, numbers.shape[0]):
+            return super().expert_linear(x, experts, bias)
+
+        def of_rows(part: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+            """[outputs, n m], or one for all, as [outputs, rows, m]."""
+            if part.shape[-1] == 1:
+                return part.expand_dims(1)
+            return part.reshape((part.shape[0], n, part.shape[1] // n)).take(numbers, 1)
+
+        scales, offsets = (part if part is None else of_rows(part) for part in (scales, offsets))
+        weight = _dequantized(of_rows(words), self.coding, inputs, scales, offsets).swapaxes(0, 1)
+        y = (weight @ x.reshape((-1, inputs, 1))).reshape((*experts.shape, outputs))
+        return y if bias is None else y + bias.take(experts)
 
     def _product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         scales, offsets = value_of(self.scales), value_of(self.offsets)

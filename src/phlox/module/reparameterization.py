@@ -24,7 +24,7 @@ class Reparameterization(Module):
     A subclass keeps what it starts from in the field `base`: the original parameter, or another reparameterization. It
     defines `val`. Layers call it as they call a parameter, so all of them work; it is walked, trained, saved, moved and
     compiled as any other module. Where a product is cheaper than the value, override `linear`, `linear_transposed`,
-    `convolve` or `embedding`, which layers of these kinds call.
+    `convolve`, `embedding` or `expert_linear`, which layers of these kinds call.
 
     >>> import phlox as px
     >>> class Positive(px.Reparameterization):
@@ -116,6 +116,10 @@ class Reparameterization(Module):
         """The rows of the value at `indices`, see `phlox.functional.embedding`."""
         return functional.embedding(self.val(), indices, padding_index=padding_index)
 
+    def expert_linear(self, x: Tensor, experts: Tensor[Any, Any, Any], bias: Tensor | None = None) -> Tensor:
+        """x @ value[e] + bias[e] for the expert e of each row, see `phlox.functional.expert_linear`."""
+        return functional.expert_linear(x, self.val(), experts, bias)
+
 
 def computed(param: Param) -> Reparameterization:
     """What stands in the place of a parameter whose type is not `Param`; for layers, whose fields say `Param`."""
@@ -145,7 +149,12 @@ class Site(NamedTuple):
         """
         axis = getattr(self.layer, "_phlox_output_axis", None)
         ndim = len(self.param.shape)
-        return axis if axis is not None else (1 if ndim == 2 else 0)
+        return axis % ndim if axis is not None else (1 if ndim == 2 else 0)
+
+    @property
+    def is_stack(self) -> bool:
+        """Is it a stack of matrices [n, inputs, outputs], those of experts?"""
+        return len(self.param.shape) == 3 and self.output_axis == 2
 
 
 Rule: TypeAlias = Callable[[Any], Reparameterization]

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from phlox.nn.flatten import *
     from phlox.nn.initializer import *
     from phlox.nn.key_value_cache import *
+    from phlox.nn.latent_attention import *
     from phlox.nn.linear import *
     from phlox.nn.linear_cross_entropy import *
     from phlox.nn.loss import *
+    from phlox.nn.mixture_of_experts import *
     from phlox.nn.multi_head_attention import *
     from phlox.nn.norm import *
     from phlox.nn.pool import *
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from phlox.nn.reparameterizations import without_adapters as without_adapters
     from phlox.nn.rotary import *
     from phlox.nn.sequential import *
+    from phlox.nn.small_caches import *
 
 __getattr__, __dir__ = lazily(
     __name__,
@@ -56,20 +59,26 @@ __getattr__, __dir__ = lazily(
             "Constant Dirac Eye Initializer KaimingNormal KaimingUniform LecunNormal LecunUniform Normal Ones "
             "Orthogonal Sparse TruncatedNormal Uniform XavierNormal XavierUniform Zeros"
         ),
+        "latent_attention": "LatentAttention LatentAttentionConfig",
         "linear": "Linear LinearConfig",
         "linear_cross_entropy": "linear_cross_entropy_loss",
         "loss": (
             "BinaryCrossEntropyLoss BinaryCrossEntropyLossConfig BinaryCrossEntropyWithLogitsLoss "
-            "BinaryCrossEntropyWithLogitsLossConfig CosineSimilarity CosineSimilarityConfig CrossEntropyLoss "
-            "CrossEntropyLossConfig CtcLoss CtcLossConfig GaussianNllLoss GaussianNllLossConfig HingeEmbeddingLoss "
-            "HingeEmbeddingLossConfig HuberLoss HuberLossConfig KlDivLoss KlDivLossConfig L1Loss L1LossConfig "
-            "MarginRankingLoss MarginRankingLossConfig MseLoss MseLossConfig NllLoss NllLossConfig PoissonNllLoss "
-            "PoissonNllLossConfig SmoothL1Loss SmoothL1LossConfig TripletMarginLoss TripletMarginLossConfig "
-            "binary_cross_entropy_loss binary_cross_entropy_with_logits_loss cross_entropy_loss ctc_loss "
-            "gaussian_nll_loss hinge_embedding_loss huber_loss kl_div_loss l1_loss margin_ranking_loss mse_loss "
-            "nll_loss poisson_nll_loss smooth_l1_loss triplet_margin_loss"
+            "BinaryCrossEntropyWithLogitsLossConfig ContrastiveLoss ContrastiveLossConfig CosineSimilarity "
+            "CosineSimilarityConfig CrossEntropyLoss CrossEntropyLossConfig CtcLoss CtcLossConfig GaussianNllLoss "
+            "GaussianNllLossConfig HingeEmbeddingLoss HingeEmbeddingLossConfig HuberLoss HuberLossConfig KlDivLoss "
+            "KlDivLossConfig L1Loss L1LossConfig MarginRankingLoss MarginRankingLossConfig MseLoss MseLossConfig "
+            "NllLoss NllLossConfig PoissonNllLoss PoissonNllLossConfig SigmoidContrastiveLoss "
+            "SigmoidContrastiveLossConfig SmoothL1Loss SmoothL1LossConfig TripletMarginLoss TripletMarginLossConfig "
+            "binary_cross_entropy_loss binary_cross_entropy_with_logits_loss contrastive_loss cross_entropy_loss "
+            "ctc_loss gaussian_nll_loss hinge_embedding_loss huber_loss kl_div_loss l1_loss margin_ranking_loss "
+            "mse_loss nll_loss poisson_nll_loss sigmoid_contrastive_loss smooth_l1_loss triplet_margin_loss"
         ),
         "key_value_cache": "KeyValueCache",
+        "mixture_of_experts": (
+            "ExpertLinear ExpertLinearConfig MixtureOfExperts MixtureOfExpertsConfig Router RouterConfig Routing "
+            "balance_loss"
+        ),
         "multi_head_attention": "MultiHeadAttention MultiHeadAttentionConfig",
         "norm": (
             "GroupNorm GroupNormConfig InstanceNorm InstanceNormConfig LayerNorm LayerNormConfig RmsNorm RmsNormConfig"
@@ -86,6 +95,7 @@ __getattr__, __dir__ = lazily(
         "reparameterizations": "adapter_names dora ia3 lora use_adapters without_adapters",
         "rotary": "RotaryEncoding RotaryEncodingConfig",
         "sequential": "Sequential",
+        "small_caches": "Int4KeyValueCache Int8KeyValueCache WindowKeyValueCache",
     },
     here="Dropout DropoutConfig attention dropout functional",
 )

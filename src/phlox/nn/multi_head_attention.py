@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
-from phlox.backend import Bool, Device, DeviceLike
+from phlox.backend import Bool, Device, DeviceLike, Int
 from phlox.config import config_of
 from phlox.errors import ConfigError, RangeError, ShapeError
 from phlox.module import Module, Param
@@ -15,6 +15,7 @@ from phlox.nn.key_value_cache import KeyValueCache, last_columns
 from phlox.nn.linear import Linear, linear_each
 from phlox.nn.norm import RmsNorm
 from phlox.nn.rotary import RotaryEncodingConfig
+from phlox.nn.small_caches import WindowKeyValueCache
 from phlox.tensor import Tensor, arange, where, zeros
 
 __all__ = ["MultiHeadAttention", "MultiHeadAttentionConfig"]
@@ -154,8 +155,7 @@ class MultiHeadAttention(Module):
         key = query if key is None else key
         value = key if value is None else value
         q, k, v = self._project(query, key, value)
-        if self.rotary is not None:
-            q, k = self.rotary(q), self.rotary(k)
+        q, k = self._rotate(q, k)
         if self.window is not None:
             mask = self._within(q.shape[-2], k.shape[-2], mask, query.device)
         return self._attend(q, k, v, mask, self.causal)
@@ -164,9 +164,13 @@ class MultiHeadAttention(Module):
         """An empty cache for `batch_size` sequences of at most `capacity` tokens."""
         if batch_size < 1 or capacity < 1:
             raise RangeError(f"init_cache: batch_size and capacity must be at least 1, got {batch_size} and {capacity}")
-        device = self.query.weight.device
-        shape = (batch_size, self.n_kv_heads, capacity, self.d_head)
-        return KeyValueCache(zeros(shape, device=device), zeros(shape, device=device), arange(1, device=device)[0])
+        device = self.out.weight.device
+        key, value = (zeros((batch_size, self.n_kv_heads, capacity, n), device=device) for n in self._cached_widths())
+        return KeyValueCache(key, value, arange(1, device=device)[0])
+
+    def _cached_widths(self) -> tuple[int, int]:
+        """The widths of keys and values in a cache."""
+        return self.d_head, self.d_head
 
     def _attend_cached(
         self, x: Tensor, other_key: Tensor | None, mask: Tensor[Any, Any, Any] | None, cache: KeyValueCache
@@ -181,16 +185,22 @@ class MultiHeadAttention(Module):
             raise ShapeError(f"MultiHeadAttention: with a cache, x must be [batch, n, d_model], got shape {x.shape}")
         n = x.shape[1]
         positions = cache.positions(n)
-        if self.rotary is not None:
-            rotary_positions = positions if positions.ndim == 1 else positions.expand_dims(1)  # the same for all heads
-            q, k = self.rotary(q, rotary_positions), self.rotary(k, rotary_positions)
-        cache = cache.append(k, v)
-        key, value, seen = cache.visible(n)
-        if self.window is not None:
-            key, value, seen, mask = last_columns(key, value, seen, mask, cache, n, self.window)
+        q, k = self._rotate(q, k, positions if positions.ndim == 1 else positions.expand_dims(1))  # for all heads
+        if isinstance(cache, WindowKeyValueCache):
+            extended, (key, value, seen) = cache.extend(k, v)
+            cache = cast("KeyValueCache", extended)  # it has the same use
+        else:
+            cache = cache.append(k, v)
+            key, value, seen = cache.visible(n)
+            if self.window is not None:
+                key, value, seen, mask = last_columns(key, value, seen, mask, cache, n, self.window)
         bias = None
         if mask is not None:
-            if key.shape[2] < cache.capacity and mask.shape[-1:] == (cache.capacity,):
+            if (
+                not isinstance(cache, WindowKeyValueCache)
+                and key.shape[2] < cache.capacity
+                and mask.shape[-1:] == (cache.capacity,)
+            ):
                 mask = mask[..., : key.shape[2]]  # only the part that is filled
             if mask.kind is Bool:
                 seen = mask if seen is None else seen & mask
@@ -200,6 +210,10 @@ class MultiHeadAttention(Module):
             # The cache holds only what was appended, so a bias is enough: a mask would zero keys and values first.
             seen, bias = None, where(seen, 0.0, -math.inf)
         return self._attend(q, key, value, seen, False, bias), cache
+
+    def _rotate(self, query: Tensor, key: Tensor, positions: Tensor[Any, Any, Int] | None = None) -> list[Tensor]:
+        """Queries and keys with their rotary positions; by default these are 0 to n - 1."""
+        return [query, key] if self.rotary is None else [self.rotary(x, positions) for x in (query, key)]
 
     def _attend(
         self,

@@ -252,6 +252,8 @@ class Server:
 
     async def _body(self, request: Request) -> Any:
         """The JSON of a request."""
+        from starlette.requests import ClientDisconnect
+
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise ApiError(415, "the body must be JSON, with the header Content-Type: application/json")
         most, body = self.options.body_bytes, bytearray()
@@ -261,6 +263,8 @@ class Server:
                     body += part
                     if len(body) > most:
                         raise ApiError(413, f"the body is larger than {most} bytes", code="request_too_large")
+        except ClientDisconnect:
+            raise ClientGone from None
         except TimeoutError:
             raise ApiError(408, "the body did not arrive in time", headers={"Connection": "close"}) from None
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,22 +55,28 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 TOKENS = np.arange(3, 17)[None]
 
 
-def theirs(case: str) -> tuple[Any, Any, Any]:
+def theirs(kind: str, more: dict[str, Any]) -> tuple[Any, Any, Any]:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    kind, more = CASES[case]
     sizes = {key: value for key, value in SIZES.items() if kind != "GPTNeoX" or key != "num_key_value_heads"}
     config = getattr(transformers, f"{'Gemma3Text' if kind == 'Gemma3' else kind}Config")(**{**sizes, **more})
     torch.manual_seed(0)
     cls = getattr(transformers, f"{kind}ForCausalLM")
     model = cls(config).eval()
-    for parameter in model.parameters():
+    corrections = [buffer for name, buffer in model.named_buffers() if name.endswith("correction_bias")]
+    for parameter in (*model.parameters(), *corrections):
         parameter.data += torch.randn_like(parameter) * 0.05
     return torch, cls, model
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_logits_and_texts_are_theirs(case: str, tmp_path: Path) -> None:
-    torch, cls, reference = theirs(case)
+    # A cache that is filled in pieces; with the long factors, keys before the border have the short ones.
+    check_model(*CASES[case], tmp_path, pieces=() if case == "phi3 long" else (0, 3, 4, 9, 14))
+
+
+def check_model(kind: str, more: dict[str, Any], tmp_path: Path, pieces: Sequence[int] = (0, 3, 4, 9, 14)) -> None:
+    """A random model of a kind gives its logits and text on each engine, and is read by transformers when saved."""
+    torch, cls, reference = theirs(kind, more)
     reference.save_pretrained(tmp_path / "theirs")
     with torch.no_grad():
         expected = reference(torch.tensor(TOKENS)).logits.numpy()
@@ -80,13 +88,12 @@ def test_logits_and_texts_are_theirs(case: str, tmp_path: Path) -> None:
     model = huggingface.load(tmp_path / "theirs", device="numpy")
     tokens = px.tensor(TOKENS, device="numpy")
     np.testing.assert_array_equal(model.generate(tokens, 8, temperature=0.0).numpy(), text)
-    # A cache that is filled in pieces; with the long factors, keys before the border have the short ones.
-    if case != "phi3 long":
-        cache, pieces = model.init_cache(1, 16), []
-        for start, stop in ((0, 3), (3, 4), (4, 9), (9, 14)):
+    if pieces:
+        cache, parts = model.init_cache(1, 16), []
+        for start, stop in pairwise(pieces):
             logits, cache = model(tokens[:, start:stop], cache=cache)
-            pieces.append(logits.numpy())
-        np.testing.assert_allclose(np.concatenate(pieces, 1), expected, atol=1e-5)
+            parts.append(logits.numpy())
+        np.testing.assert_allclose(np.concatenate(parts, 1), expected, atol=1e-5)
     huggingface.save(model, tmp_path / "ours")
     again = cls.from_pretrained(tmp_path / "ours").eval()
     with torch.no_grad():

@@ -569,7 +569,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "no type": ("gpt2", {"model_type": ...}, "model_type is missing"),
     "head": ("gpt2", {"architectures": ["GPT2DoubleHeadsModel"]}, "GPT2DoubleHeadsModel is not supported; the supp"),
     "odd head": ("gpt2", {"architectures": [["x"]]}, "architecture .* is not supported"),
-    "gelu": ("gpt2", {"activation_function": "quick_gelu"}, "activation activation_function='quick_gelu' is not"),
+    "gelu": ("gpt2", {"activation_function": "gelu_10"}, "activation activation_function='gelu_10' is not"),
     "not causal": ("llama", {"is_causal": False}, "is_causal=False is not supported: each token would see all others"),
     "window": ("llama", {"sliding_window": 8}, "config.json: sliding_window=8 is not known, and may change what the m"),
     "of rotary": ("llama", {"rope_parameters": {"rope_type": "default", "half": True}}, "rope_parameters: half=True"),

@@ -27,6 +27,7 @@ A, B, C = (RNG.normal(size=(5, 3)) * 2 for _ in range(3))
 SIGNS = np.array([1.0, -1.0, 1.0, 1.0, -1.0])
 COUNTS = RNG.poisson(3.0, size=(5, 3)).astype(float)
 WEIGHT = (0.5, 1.0, 2.0, 3.0)
+PAIRS_OF_FIVE = RNG.normal(size=(5, 5)) * 3
 STEPS, WORDS, LONG, SHORT = RNG.normal(size=(7, 2, 4)), np.array([[1, 2, 2], [3, 1, 0]]), [7, 6], [3, 2]
 
 Row = tuple[str, dict[str, Any], Callable[..., Any], tuple[Any, ...]]
@@ -46,6 +47,19 @@ def ctc(log_p: Any, targets: Any, long: Any, short: Any, **options: Any) -> Any:
 def kl_div(x: Any, y: Any, *, reduction: str, log_target: bool = False) -> Any:
     """With the mean over all elements, of which PyTorch warns."""
     losses = F.kl_div(x, y, reduction="none", log_target=log_target)
+    return {"mean": losses.mean(), "sum": losses.sum(), "none": losses}[reduction]
+
+
+def contrastive(x: Any, *, reduction: str) -> Any:
+    """As in CLIPModel of transformers."""
+    labels = torch.arange(len(x))
+    losses = (F.cross_entropy(x, labels, reduction="none") + F.cross_entropy(x.T, labels, reduction="none")) / 2.0
+    return {"mean": losses.mean(), "sum": losses.sum(), "none": losses}[reduction]
+
+
+def sigmoid_contrastive(x: Any, *, reduction: str) -> Any:
+    """As in SiglipModel of transformers."""
+    losses = -F.logsigmoid((2.0 * torch.eye(len(x)) - 1.0) * x).sum(-1)
     return {"mean": losses.mean(), "sum": losses.sum(), "none": losses}[reduction]
 
 
@@ -93,6 +107,8 @@ ROWS: list[Row] = [
     ("MarginRankingLoss", {"margin": 0.3}, lambda *a, **o: F.margin_ranking_loss(*a, margin=0.3, **o),
      (A[:, 0], B[:, 0], SIGNS)),
     ("TripletMarginLoss", {"margin": 2.0}, lambda *a, **o: F.triplet_margin_loss(*a, margin=2.0, **o), (A, B, C)),
+    ("ContrastiveLoss", {}, contrastive, (PAIRS_OF_FIVE,)),
+    ("SigmoidContrastiveLoss", {}, sigmoid_contrastive, (PAIRS_OF_FIVE,)),
     ("CtcLoss", {}, ctc, (STEPS, WORDS, np.array(LONG), np.array(SHORT))),
 ]  # fmt: skip
 
@@ -139,7 +155,8 @@ def test_every_loss_is_in_the_table() -> None:
         if isinstance(value, type) and issubclass(value, px.Module) and value.__module__.startswith("phlox.nn.loss")
     }
     assert losses == {name for name, *_ in ROWS} | {"CosineSimilarity"}
-    functions = {name for name in nn.__all__ if name.endswith("_loss")}
+    others = {"balance_loss", "linear_cross_entropy_loss"}  # their tests are those of their files
+    functions = {name for name in nn.__all__ if name.endswith("_loss")} - others
     assert len(functions) == len(losses) - 1
     for loss in functions:
         assert callable(getattr(nn, loss))
@@ -162,6 +179,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: nn.CrossEntropyLoss()(px.ones((3, 2)), px.arange(2)), ShapeError, r"cross_entropy: .*\(2,\).*\(3, 2\)"),
     (lambda: nn.CrossEntropyLoss(weight=(1.0,))(px.ones((3, 2)), px.arange(3)), ShapeError, "weight of shape"),
     (lambda: nn.CrossEntropyLoss()(px.ones((3, 2)), px.arange(3)), PhloxError, "2"),
+    (lambda: nn.ContrastiveLoss()(px.ones((3, 2))), ShapeError, r"contrastive_loss: .*\[n, n\], got shape \(3, 2\)"),
     (lambda: nn.HuberLoss(delta=0.0)(px.ones((2,)), px.ones((2,))), PhloxError, "delta must be positive"),
 ]
 

@@ -23,4 +23,18 @@ def _composite(name: str, operands: int) -> Rule:
     return (MultiOutputRule if name in SEVERAL else General)(operands, forward, backward)
 
 
-NN: dict[str, Rule] = {name: _composite(name, operands) for name, operands in COMPOSITES.items()}
+def _expert_dw_forward(B: Backend, x: Array, g: Array, experts: Array, n: int) -> Result:
+    return B.expert_linear_dw(x, g, experts, n), (x, g, experts)
+
+
+def _expert_dw(B: Backend, saved: Any, h: Array, needed: Needed, n: int) -> Gradients:
+    x, g, experts = saved
+    dx = B.expert_linear(g, B.permute_dims(h, (0, 2, 1)), experts) if needed[0] else None
+    dg = B.expert_linear(x, h, experts) if needed[1] else None
+    return dx, dg, None
+
+
+NN: dict[str, Rule] = {
+    **{name: _composite(name, operands) for name, operands in COMPOSITES.items()},
+    "expert_linear_dw": General(3, _expert_dw_forward, _expert_dw),
+}

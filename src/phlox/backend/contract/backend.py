@@ -14,6 +14,7 @@ from phlox.backend.contract.meshes import MeshOps
 from phlox.backend.contract.nn.activation import ActivationOps
 from phlox.backend.contract.nn.attention import AttentionOps
 from phlox.backend.contract.nn.conv import ConvOps
+from phlox.backend.contract.nn.experts import ExpertOps
 from phlox.backend.contract.nn.linear import DenseOps
 from phlox.backend.contract.nn.loss import LossOps
 from phlox.backend.contract.nn.norm import NormOps
@@ -37,8 +38,8 @@ from phlox.host.dtypes import HALF_ELEMENTS, INT_RANGES, LARGEST, FloatElement
 
 
 class Backend(
-    UpdateOps, SamplingOps, PoolingOps, ConvOps, RecurrentOps, AttentionOps, LossOps, NormOps, PackedOps, DenseOps,
-    ActivationOps, SignalOps, LinalgOps, ReductionOps, SortingOps, IndexingOps, ElementwiseOps, SpecialOps,
+    UpdateOps, SamplingOps, PoolingOps, ConvOps, RecurrentOps, AttentionOps, LossOps, NormOps, PackedOps, ExpertOps,
+    DenseOps, ActivationOps, SignalOps, LinalgOps, ReductionOps, SortingOps, IndexingOps, ElementwiseOps, SpecialOps,
     ArithmeticOps, ShapingOps, TracingOps, CompilingOps, TapingOps, MultiTensorOps, ProfilingOps, MeshOps,
     CollectiveOps,
 ):  # fmt: skip

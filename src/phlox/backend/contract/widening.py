@@ -41,10 +41,10 @@ COMPUTING: frozenset[str] = frozenset(
 )
 """The operations that compute with floats, rather than only move them."""
 
-_PRODUCTS = ("linear", "attention", "float_matmul", "float_dot")
+_PRODUCTS = ("linear", "expert_linear", "attention", "float_matmul", "float_dot")
 """Prefixes of the names of matrix products, which engines accumulate in f32 by themselves."""
 
-_OF_PRODUCTS = ("linear", "conv", "float_dot", "float_argtopk", "float_argsort")
+_OF_PRODUCTS = ("linear", "expert_linear", "conv", "float_dot", "float_argtopk", "float_argsort")
 """Prefixes of the names of operations whose definitions compute by products alone."""
 
 CONVOLUTIONS: frozenset[str] = frozenset(name for name in COMPUTING if name.startswith("conv"))

@@ -27,6 +27,7 @@ from phlox.backend.jax.attention import Attention
 from phlox.backend.jax.collectives import Collectives
 from phlox.backend.jax.conv import Conv
 from phlox.backend.jax.elementwise import Elementwise
+from phlox.backend.jax.experts import Experts
 from phlox.backend.jax.fused import Norm, Sampling
 from phlox.backend.jax.indexing import Indexing
 from phlox.backend.jax.linalg import Linalg
@@ -63,8 +64,8 @@ def _recast(source: Any, target: Any, x: Any) -> Any:
 
 
 class Jax(
-    Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Packed, Norm, Loss, Attention, Conv,
-    Pooling, Sampling, Recurrent, Traces, Profiling, Collectives, Meshes, ProcessesOfJax, Arrays,
+    Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Packed, Experts, Norm, Loss, Attention,
+    Conv, Pooling, Sampling, Recurrent, Traces, Profiling, Collectives, Meshes, ProcessesOfJax, Arrays,
     EngineBackend,
 ):  # fmt: skip
     """The backend of JAX, whose programs XLA compiles for a CPU, a GPU or a TPU; f32 by default, or f64, bf16, f16.

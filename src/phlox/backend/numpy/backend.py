@@ -20,6 +20,7 @@ from phlox.backend.numpy.attention import Attention
 from phlox.backend.numpy.conv import Conv
 from phlox.backend.numpy.elementwise import Elementwise
 from phlox.backend.numpy.erf import erf
+from phlox.backend.numpy.experts import Experts
 from phlox.backend.numpy.linear import Dense
 from phlox.backend.numpy.loss import Loss
 from phlox.backend.numpy.norm import Norm
@@ -89,7 +90,7 @@ def _dtype_of(backend: NumPy, kind: type[Kind]) -> np.dtype[Any]:
 
 
 class NumPy(
-    Elementwise, Reduction, Sorting, Dense, Packed, Norm, Loss, Attention, Conv, Pooling,
+    Elementwise, Reduction, Sorting, Dense, Packed, Experts, Norm, Loss, Attention, Conv, Pooling,
     Update, EngineBackend,
 ):  # fmt: skip
     """The backend of NumPy, the reference engine, which needs only NumPy; f32 by default, or f64, bf16, f16.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from phlox.backend.torch.ops import random
 from phlox.backend.torch.ops.attention import Attention, attends_narrow
 from phlox.backend.torch.ops.conv import Conv, convolves_narrow
 from phlox.backend.torch.ops.elementwise import Elementwise
+from phlox.backend.torch.ops.experts import Experts
 from phlox.backend.torch.ops.indexing import Indexing
 from phlox.backend.torch.ops.linalg import Linalg
 from phlox.backend.torch.ops.linear import Dense
@@ -186,8 +187,8 @@ def _recast(source: torch.dtype, target: torch.dtype, x: Any) -> Any:
 
 
 class Torch(
-    Elementwise, Reduction, Indexing, Sorting, Linalg, Signal, Dense, Packed, Norm, Loss, Attention, Conv, Pooling,
-    Sampling, Recurrent, Update, TracerOps, Collectives, ProcessesOfTorch, Arrays,
+    Elementwise, Reduction, Indexing, Sorting, Linalg, Signal, Dense, Packed, Experts, Norm, Loss, Attention, Conv,
+    Pooling, Sampling, Recurrent, Update, TracerOps, Collectives, ProcessesOfTorch, Arrays,
     EngineBackend,
 ):  # fmt: skip
     """The backend of PyTorch, on a CPU or a GPU; f32 by default, or f64, bf16, f16.
@@ -234,6 +235,28 @@ class Torch(
         from phlox.backend.torch.compiler.program import Program  # slow to import
 
         return Program(fn, release, *self._numbers())
+
+    def traces_loops(self) -> bool:
+        return tracing.get()
+
+    def scan(
+        self,
+        body: Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Sequence[Array], Sequence[Array]]],
+        carry: Sequence[Array],
+        xs: Sequence[Array],
+        length: int,
+        *,
+        reverse: bool = False,
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        if tracing.get() and not is_symbolic(length):
+            from phlox.backend.torch.compiler import loops  # slow to import
+
+            return loops.scan(body, tuple(carry), tuple(xs), length, reverse)
+        if not is_symbolic(length) or not xs or not carry or any(isinstance(x, tuple) for x in xs):
+            return super().scan(body, carry, xs, length, reverse=reverse)
+        from phlox.backend.torch import symbolic_loop
+
+        return symbolic_loop.scan(body, tuple(carry), tuple(xs), reverse)
 
     def trace_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
         from phlox.backend.torch.compiler.program import trace_only

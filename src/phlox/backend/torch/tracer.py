@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any, NoReturn
@@ -21,7 +21,6 @@ from phlox.backend.contract.types import Array
 from phlox.backend.kind import Float, Kind
 from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.codegen import codegen
-from phlox.backend.torch.sizes import is_symbolic
 from phlox.backend.tracing import checks
 from phlox.backend.tracing.scalar import TracedScalar
 
@@ -122,28 +121,6 @@ class TracerOps(Backend):
     torch_float: torch.dtype
     torch_int: torch.dtype
     compiles = True
-
-    def traces_loops(self) -> bool:
-        return tracing.get()
-
-    def scan(
-        self,
-        body: Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Sequence[Array], Sequence[Array]]],
-        carry: Sequence[Array],
-        xs: Sequence[Array],
-        length: int,
-        *,
-        reverse: bool = False,
-    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        if tracing.get() and not is_symbolic(length):
-            from phlox.backend.torch.compiler import loops
-
-            return loops.scan(body, tuple(carry), tuple(xs), length, reverse)
-        if not is_symbolic(length) or not xs or not carry or any(isinstance(x, tuple) for x in xs):
-            return super().scan(body, carry, xs, length, reverse=reverse)
-        from phlox.backend.torch import symbolic_loop
-
-        return symbolic_loop.scan(body, tuple(carry), tuple(xs), reverse)
 
     def _numbers(self) -> tuple[torch.dtype, torch.dtype]:
         """The dtypes of floats and integers in the results of a program; half precision would be too coarse."""

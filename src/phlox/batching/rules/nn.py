@@ -143,6 +143,31 @@ def _col2im(M: MappedOps, columns: Array, shape: Shape, *options: Any) -> Array:
     return unfold(M, M.inner.col2im(fold(M, columns, size), (size * shape[0], *shape[1:]), *options), size)
 
 
+# --- mixtures of experts: if each example has its own weights, these are further experts
+
+
+def _all_experts(M: MappedOps, experts: Array, size: int, n: int) -> Array:
+    """The experts of the rows of all examples, numbered from n * i on in the i-th example."""
+    numbers = M.spread(experts, size)
+    first = M.inner.int_arange(0, size * n, n, M.device_of(experts))
+    numbers = M.inner.int_add(numbers, M.inner.expand_dims(first, (1,)))
+    return M.inner.reshape(numbers, (size * M.shape(experts)[0],))
+
+
+def _expert_linear(M: MappedOps, x: Array, weight: Array, experts: Array) -> Array:
+    size = M.size([x, weight, experts])
+    if _all_share(M, weight):
+        return unfold(M, M.inner.expert_linear(fold(M, x, size), weight, fold(M, experts, size)), size)
+    numbers = _all_experts(M, experts, size, M.shape(weight)[0])
+    return unfold(M, M.inner.expert_linear(fold(M, x, size), fold(M, weight, size), numbers), size)
+
+
+def _expert_linear_dw(M: MappedOps, x: Array, g: Array, experts: Array, n: int) -> Array:
+    size = M.size([x, g, experts])
+    numbers = _all_experts(M, experts, size, n)
+    return unfold(M, M.inner.expert_linear_dw(fold(M, x, size), fold(M, g, size), numbers, size * n), size)
+
+
 # --- recurrent layers: the sequences of all examples are one larger batch
 
 
@@ -184,6 +209,8 @@ _OF_EACH_EXAMPLE = (
 NN: dict[str, Rule] = {
     "linear": _rowwise("linear", DenseOps.linear, 2),
     "packed_linear": _rowwise("packed_linear", PackedOps.packed_linear, 4),
+    "expert_linear": GeneralRule(3, _expert_linear),
+    "expert_linear_dw": GeneralRule(3, _expert_linear_dw),
     "layer_norm": _rowwise("layer_norm", NormOps.layer_norm, 2),
     "rms_norm": _rowwise("rms_norm", NormOps.rms_norm, 1),
     "group_norm": GeneralRule(3, _group_norm),

@@ -156,6 +156,69 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
+class Stacked:
+    """Every `count` tensors of theirs are one of ours, along a new first axis; as transposed matrices by default."""
+
+    count: int
+    transposed: bool = True
+
+    def forward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `Layout`."""
+        return [self._stacked(tensors[i : i + self.count]) for i in range(0, len(tensors), self.count)]
+
+    def backward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `Layout`."""
+        return [part for whole in tensors for part in self._parts(whole)]
+
+    def _stacked(self, tensors: list[LazyTensor]) -> LazyTensor:
+        first = tensors[0]
+        if len({(tensor.shape, str(tensor.dtype)) for tensor in tensors}) > 1:
+            raise RecordError(f"{self.count} tensors of different shapes or types cannot be stacked")
+
+        def stacked() -> Any:
+            arrays = [tensor.read() for tensor in tensors]
+            return np.stack([array.T for array in arrays] if self.transposed else arrays)
+
+        shape = first.shape[::-1] if self.transposed else first.shape
+        return LazyTensor.from_function((self.count, *shape), first.dtype, stacked, first.path)
+
+    def _parts(self, whole: LazyTensor) -> list[LazyTensor]:
+        if len(whole.shape) < 2 or whole.shape[0] != self.count:
+            raise RecordError(f"shape {whole.shape} is not a stack of {self.count} tensors")
+        shape = whole.shape[:0:-1] if self.transposed else whole.shape[1:]
+
+        def part(number: int) -> Callable[[Any], Any]:
+            return lambda array: array[number].T if self.transposed else array[number]
+
+        return [whole.map(part(number), shape) for number in range(self.count)]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternating:
+    """Theirs has the elements of two of ours in turn, along its last axis."""
+
+    def forward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `Layout`."""
+        (whole,) = tensors
+        *shape, size = whole.shape or (1,)
+        if size % 2:
+            raise RecordError(f"the last axis of shape {whole.shape} has an odd size")
+        return [whole.map(lambda array, i=i: array[..., i::2], (*shape, size // 2)) for i in range(2)]
+
+    def backward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `Layout`."""
+        first, second = tensors
+        *shape, size = first.shape
+        if second.shape != first.shape:
+            raise RecordError(f"shapes {first.shape} and {second.shape} differ")
+
+        def joined() -> Any:
+            return np.stack([first.read(), second.read()], -1).reshape(*shape, 2 * size)
+
+        return [LazyTensor.from_function((*shape, 2 * size), first.dtype, joined, first.path)]
+
+
+@dataclass(frozen=True, slots=True)
 class Reversed:
     """The inverse of a layout."""
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from phlox.config import Config
 from phlox.errors import ConfigError
 from phlox.interop.adapter import Adapter, Rule, rename, split
 from phlox.interop.adapter.layout import HeadParts, Then, Transposed
@@ -41,11 +42,11 @@ BIAS = Entry("attention_bias", "attention_bias", Settings.flag, False)
 HIDDEN_BIAS = Entry("mlp_bias", "hidden_bias", Settings.flag, False)
 PADDING = Entry("pad_token_id", "padding_index", Settings.whole, None)
 
-_ATTENTION = tuple(
+ATTENTION = tuple(
     [(f"self_attn.{a}_proj", f"attention.{b}") for a, b in zip("qkvo", ("query", "key", "value", "out"), strict=True)]
 )
-_GATED = tuple([(f"mlp.{name}_proj", name) for name in ("gate", "up", "down")])
-_BEFORE = (("input_layernorm", "norm_1"), ("post_attention_layernorm", "norm_2"))
+GATED = tuple([(f"mlp.{name}_proj", name) for name in ("gate", "up", "down")])
+BEFORE = (("input_layernorm", "norm_1"), ("post_attention_layernorm", "norm_2"))
 _BOTH = (
     ("input_layernorm", "norm_1"),
     ("post_attention_layernorm", "norm_1_after"),
@@ -53,7 +54,7 @@ _BOTH = (
     ("post_feedforward_layernorm", "norm_2_after"),
 )
 _AFTER = (("post_attention_layernorm", "norm_1_after"), ("post_feedforward_layernorm", "norm_2_after"))
-_QUERY_NORMS = (("self_attn.q_norm", "attention.query_norm"), ("self_attn.k_norm", "attention.key_norm"))
+QUERY_NORMS = (("self_attn.q_norm", "attention.query_norm"), ("self_attn.k_norm", "attention.key_norm"))
 
 
 class DecoderFamily(CausalFamily):
@@ -68,19 +69,21 @@ class DecoderFamily(CausalFamily):
     """Fields of our config that are the same in all models of the family, if they are not the default."""
     written: ClassVar[tuple[str, ...]] = ()
     """Further fields that the settings of the family say."""
-    norms: ClassVar[Sequence[tuple[str, str]]] = _BEFORE
+    norms: ClassVar[Sequence[tuple[str, str]]] = BEFORE
     """Their normalizations in a layer, and ours."""
-    linears: ClassVar[Sequence[tuple[str, str]]] = (*_ATTENTION, *_GATED)
+    linears: ClassVar[Sequence[tuple[str, str]]] = (*ATTENTION, *GATED)
     """Their linear maps in a layer, and ours."""
     default_share: ClassVar[float | None] = None
     """The share of each head that is rotated if the file does not say it; None if all of it always is."""
+    default_base: ClassVar[float] = 10000.0
+    """The base of rotary positions if the file does not say it."""
     has_window: ClassVar[bool] = False
     default_window: ClassVar[int | None] = None
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
         """See `CausalFamily.further_fields`."""
         head = fields.get("d_head") or fields["d_model"] // fields["n_heads"]
-        rotary = rotary_fields(settings, fields["context"], head, self.default_share)
+        rotary = rotary_fields(settings, fields["context"], head, self.default_share, self.default_base)
         family = {"family": self.model_type} if DecoderConfig in self.configs else {}
         return {**family, **self.constants, **rotary, **self.windows(settings, fields)}
 
@@ -92,17 +95,10 @@ class DecoderFamily(CausalFamily):
 
     def settings_of(self, config: DecoderConfig) -> dict[str, Any]:
         """See `Family.settings_of`."""
-        plain = DecoderConfig()
         ours = {entry.ours for entry in self.entries} | {"family", "n_kv_heads", "rotary_base", "rotary_scaling"}
         ours |= {*self.written, *(("d_rotary",) if self.default_share is not None else ())}
         ours |= {"window", "window_layers"} if self.has_window else set()
-        for name in config.to_dict():
-            expected = self.constants.get(name, getattr(plain, name, None))
-            if name not in ours and getattr(config, name) != expected:
-                raise ConfigError(
-                    f"a Decoder with {name}={getattr(config, name)!r} cannot be saved as {self.model_type}, whose "
-                    f"models have {expected!r}"
-                )
+        self.check_others(config, DecoderConfig(), self.constants, ours)
         windows = window_settings(config) if self.has_window else {}
         return {
             "architectures": [self.architectures[0]],
@@ -110,6 +106,16 @@ class DecoderFamily(CausalFamily):
             **rotary_settings(config),
             **windows,
         }
+
+    def check_others(self, config: Config, plain: Config, constants: dict[str, Any], ours: set[str]) -> None:
+        """`ConfigError` for a field that is not in `ours`, and differs from the family's constant, or the default."""
+        for name in config.to_dict():
+            expected = constants.get(name, getattr(plain, name, None))
+            if name not in ours and getattr(config, name) != expected:
+                raise ConfigError(
+                    f"a Decoder with {name}={getattr(config, name)!r} cannot be saved as {self.model_type}, whose "
+                    f"models have {expected!r}"
+                )
 
     def rules(self) -> list[Rule]:
         """See `CausalFamily.rules`."""
@@ -156,7 +162,7 @@ class GptNeoX(DecoderFamily):
     def rules(self) -> list[Rule]:
         """See `CausalFamily.rules`."""
         rules: list[Rule] = [rename("embed_in.weight", "tokens.weight")]
-        for theirs, ours in (*[(f"layers.*.{a}", f"blocks.*.{b}") for a, b in _BEFORE], ("final_layer_norm", "norm")):
+        for theirs, ours in (*[(f"layers.*.{a}", f"blocks.*.{b}") for a, b in BEFORE], ("final_layer_norm", "norm")):
             rules += norm(theirs, ours)
         for theirs, ours in (
             ("attention.dense", "attention.out"),
@@ -223,7 +229,7 @@ class Qwen3(Qwen2):
     architectures = ("Qwen3ForCausalLM", "Qwen3Model")
     entries = (*SIZES, RMS, SILU, Entry("head_dim", "d_head", Settings.whole, 128, saved="head_width"), BIAS, PADDING)
     constants: ClassVar = {"query_norm": "heads"}
-    norms = (*_BEFORE, *_QUERY_NORMS)
+    norms = (*BEFORE, *QUERY_NORMS)
 
 
 class SmolLM3(Qwen2):
@@ -255,7 +261,7 @@ class Olmo2(DecoderFamily):
     architectures = ("Olmo2ForCausalLM", "Olmo2Model")
     entries = (*SIZES, Entry("rms_norm_eps", "epsilon", Settings.number, 1e-5), SILU, BIAS, PADDING)
     constants: ClassVar = {"norm_place": "after", "query_norm": "all"}
-    norms = (*_AFTER, *_QUERY_NORMS)
+    norms = (*_AFTER, *QUERY_NORMS)
 
 
 _CAUSAL = ("is_causal", "use_bidirectional_attention")
@@ -338,7 +344,7 @@ class Gemma3(Gemma2):
     architectures = ("Gemma3ForCausalLM", "Gemma3TextModel")
     constants: ClassVar = {"norm_offset": 1.0, "norm_place": "both", "query_norm": "heads"}
     written = (*Gemma2.written, "local_rotary_base")
-    norms = (*_BOTH, *_QUERY_NORMS)
+    norms = (*_BOTH, *QUERY_NORMS)
     period = 6
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, cast
+
+import numpy as np
 
 from phlox.config import Config
 from phlox.errors import ConfigError
 from phlox.interop.adapter import Adapter, Rule, rename, transpose
 from phlox.interop.huggingface.settings import ACTIVATION_NAMES, Settings
+from phlox.record import TensorEntry
 
 
 class Entry(NamedTuple):
@@ -24,6 +27,8 @@ class Entry(NamedTuple):
     """The attribute of our config that is saved if the field is None."""
     same_as: str = ""
     """An earlier field: if this one is None, it has the value of that field, when read and when saved."""
+    write: Callable[[Any], Any] | None = None
+    """Our value to theirs, if they differ."""
 
 
 class Family(ABC):
@@ -63,22 +68,28 @@ class Family(ABC):
     def n_layers(self, config: Any) -> int:
         """The number of layers of the model."""
 
-    def fields_from(self, settings: Settings) -> dict[str, Any]:
-        """The fields of our config that are settings."""
+    def fields_from(self, settings: Settings, entries: Sequence[Entry] | None = None) -> dict[str, Any]:
+        """The fields of our config that are settings; by default those of `entries`."""
         fields: dict[str, Any] = {}
-        for entry in self.entries:
+        for entry in self.entries if entries is None else entries:
             value = entry.read(settings, entry.theirs, entry.default)
             fields[entry.ours] = None if entry.same_as and value == fields[entry.same_as] else value
         return fields
 
-    def entries_of(self, config: Any) -> dict[str, Any]:
+    def entries_of(self, config: Any, entries: Sequence[Entry] | None = None) -> dict[str, Any]:
         """The inverse."""
         values: dict[str, Any] = {}
-        for entry in self.entries:
+        for entry in self.entries if entries is None else entries:
             other = entry.same_as or entry.saved
             value = getattr(config, other if other and getattr(config, entry.ours) is None else entry.ours)
-            values[entry.theirs] = ACTIVATION_NAMES[value] if entry.read is Settings.activation else value
+            if entry.read is Settings.activation and value is not None:
+                value = ACTIVATION_NAMES[value]
+            values[entry.theirs] = value if entry.write is None else entry.write(value)
         return values
+
+    def former_rules(self, config: Any) -> tuple[Rule, ...]:
+        """`former`, and rules that depend on the config."""
+        return self.former
 
     def saved_prefix(self, config: Any) -> str:
         """The prefix of a model with this config in current files."""
@@ -113,7 +124,8 @@ class Family(ABC):
 
     def check(self, settings: Settings) -> None:
         """`ConfigError` for the first option that is not supported."""
-        for key, allowed, why in (*_NEVER, *self.unsupported):
+        own = {key for key, *_ in self.unsupported}
+        for key, allowed, why in (*[row for row in _NEVER if row[0] not in own], *self.unsupported):
             settings.only(key, allowed, why)
 
     def check_all_read(self, settings: Settings) -> None:
@@ -171,6 +183,28 @@ def dense(theirs: str, ours: str) -> list[Rule]:
 def norm(theirs: str, ours: str) -> list[Rule]:
     """The rules of a normalization."""
     return [rename(f"{theirs}.weight", f"{ours}.gamma"), rename(f"{theirs}.bias", f"{ours}.beta")]
+
+
+def classes_in(settings: Settings) -> int:
+    """The number of classes of a classifier."""
+    names = settings.table("id2label")
+    return settings.whole("num_labels", 2) if names is None else len(names.data)
+
+
+def labels_of(classes: int) -> dict[str, Any]:
+    """The inverse: names for the classes."""
+    labels = {f"LABEL_{i}": i for i in range(classes)}
+    return {"id2label": {str(i): label for label, i in labels.items()}, "label2id": labels}
+
+
+def same_tensors(entry: object, other: object) -> bool:
+    """Are both entries tensors with the same elements? They are read if shape and type are equal."""
+    if entry is other:
+        return True
+    if not isinstance(entry, TensorEntry) or not isinstance(other, TensorEntry):
+        return False
+    a, b = entry.tensor, other.tensor
+    return (a.shape, a.dtype) == (b.shape, b.dtype) and bool(np.array_equal(a.read(), b.read()))
 
 
 _NEVER: tuple[tuple[str, Any, str], ...] = (

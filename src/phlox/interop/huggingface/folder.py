@@ -16,21 +16,26 @@ from phlox.errors import ConfigError, RecordError
 from phlox.interop.adapter import Adapter, ignore
 from phlox.interop.huggingface.bert import Bert
 from phlox.interop.huggingface.decoders import DECODERS
-from phlox.interop.huggingface.family import Family
+from phlox.interop.huggingface.encoder_decoders import ENCODER_DECODERS
+from phlox.interop.huggingface.encoders import ENCODERS
+from phlox.interop.huggingface.experts import SPARSE_DECODERS
+from phlox.interop.huggingface.family import Family, same_tensors
 from phlox.interop.huggingface.gpt2 import Gpt2
 from phlox.interop.huggingface.llama import Llama
 from phlox.interop.huggingface.quantized.loading import Method, described, method_of, quantized, with_packed
 from phlox.interop.huggingface.quantized.matrix import Stored
+from phlox.interop.huggingface.quantized.mxfp4 import stacks_in, with_stacks
 from phlox.interop.huggingface.quantized.saving import computed_sites, saved, wholes_of
 from phlox.interop.huggingface.settings import Settings, read_settings
+from phlox.interop.huggingface.vision import VISION
 from phlox.module import Module
-from phlox.record import FULL, LazyTensor, PrecisionLike, Record, SafetensorsRecorder, TensorEntry, match
+from phlox.record import FULL, LazyTensor, PrecisionLike, Record, SafetensorsRecorder, match
 from phlox.record import load as load_any
 from phlox.record.dtypes import SHORT_NAMES, DType
 from phlox.record.formats.sharded import WHOLE
 from phlox.record.precision import checked_precision
 
-FAMILIES: tuple[Family, ...] = (Bert(), Gpt2(), Llama(), *DECODERS)
+FAMILIES: list[Family] = [Bert(), Gpt2(), Llama(), *DECODERS, *SPARSE_DECODERS, *ENCODERS, *ENCODER_DECODERS, *VISION]
 
 _DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
@@ -42,7 +47,8 @@ def load(folder: str | os.PathLike[str], *, device: DeviceLike | None = None) ->
 
     The folder contains `config.json` and weights, in the first of these files that exists: `model.safetensors`,
     `model.safetensors.index.json` with its shards, `pytorch_model.bin`, `pytorch_model.bin.index.json`. GPT-2, Llama,
-    ten families of decoders and BERT are supported, see docs/interop.md. The precision is that of the device's backend.
+    sixteen families of decoders, eight of encoders of texts, seven of encoder-decoders, and ViT, CLIP and SigLIP are
+    supported, see docs/interop.md. The precision is that of the device's backend.
 
     Raises `ConfigError` for a config that is missing, damaged or not supported. Raises `RecordError` for weights that
     are missing, damaged or do not fit the config, all at once and by the names in the file.
@@ -59,7 +65,7 @@ def load(folder: str | os.PathLike[str], *, device: DeviceLike | None = None) ->
     settings = read_settings(path)
     family, config = family_and_config(settings)
     try:
-        return _loaded(path, family, config, method_of(settings), device)
+        return load_with(path, family, config, device, method=method_of(settings))
     except RecordError as error:
         if str(path) in str(error):
             raise
@@ -83,7 +89,7 @@ def save(
     bitsandbytes. Their scales are in f32 at each precision.
 
     Args:
-        model: a `Gpt`, `Llama`, `Bert`, `BertMaskedLm` or `BertClassifier`.
+        model: a model of `phlox.models`, see the table in docs/interop.md.
         folder: created if it does not exist. Files of these names are replaced, each completely or not at all.
         precision: the precision of the weights.
         config: further entries of `config.json`, such as `{"eos_token_id": 0}`, or the whole `config.json` that the
@@ -187,15 +193,31 @@ def family_of(config: Any, name: str) -> Family:
     for family in FAMILIES:
         if type(config) in family.configs and getattr(config, "family", "") in ("", family.model_type):
             return family
-    raise ConfigError(f"{name} has no counterpart in transformers; these have: Gpt, Llama, Bert and Bert with a head")
+    raise ConfigError(
+        f"{name} has no counterpart in transformers; these have: Gpt, Llama, Decoder, Bert and Encoder, these two "
+        "with a head, VisionEncoder, ImageClassifier, DualEncoder"
+    )
 
 
-def _loaded(path: Path, family: Family, config: Any, method: Method | None, device: DeviceLike | None) -> Module:
-    record = _flat(load_any(_weights(path)))
+def load_with(
+    path: Path,
+    family: Family,
+    config: Any,
+    device: DeviceLike | None,
+    *,
+    method: Method | None = None,
+    without_head: bool = False,
+) -> Any:
+    """The model with this config and the weights in a folder; `without_head` ignores those of a head."""
+    record = _flat(load_any(weights_in(path)))
+    start = f"{family.prefix}."
+    if without_head and any(name.startswith(start) for name in record):
+        record = Record({name: record[name] for name in record if name.startswith(start)}, record.metadata)
     stored: dict[str, Stored] = {}
     if method is not None:
         record, stored = quantized(record, method)
         record = record.with_entries(described(stored, family.inputs_first))
+    record, stacks = stacks_in(record)
     config = family.fitted(config, record)
     if family.n_layers(config) > len(record):  # check before so many layers are created
         raise RecordError(
@@ -207,14 +229,15 @@ def _loaded(path: Path, family: Family, config: Any, method: Method | None, devi
     adapter = family.adapter(config, prefix)
     model = config.init(device)
     check_weights(model, adapter, record, path)
-    if not stored:
+    if not stored and not stacks:
         return model.load_record(adapter.read(record))
-    rest = {path: record[path] for path in record if path not in stored}
+    rest = {path: record[path] for path in record if path not in stored and path not in stacks}
     model.load_record(adapter.read(Record(rest, record.metadata)), strict=False)
-    return with_packed(model, adapter, stored, family.inputs_first)
+    return with_stacks(with_packed(model, adapter, stored, family.inputs_first), adapter, stacks)
 
 
-def _weights(folder: Path) -> Path:
+def weights_in(folder: Path) -> Path:
+    """The file of the weights in a folder."""
     for name in WHOLE:
         if (folder / name).is_file():
             return folder / name
@@ -229,26 +252,19 @@ def _flat(record: Record) -> Record:
 
 def cleaned(family: Family, config: Any, record: Record, prefix: str, folder: Path) -> Record:
     """The record with current names, without entries that are not weights of the model, and without duplicates."""
-    rules = [*family.former, *(ignore(pattern) for pattern in family.ignored(config))]
+    rules = [*family.former_rules(config), *(ignore(pattern) for pattern in family.ignored(config))]
     record = _flat(Adapter(rules).read(record, strict=False))
     entries = {path: record[path] for path in record}
     for name, other in family.ties(config, prefix):
         if (duplicate := entries.pop(name, None)) is None:
             continue
-        if not _equal(duplicate, entries.setdefault(other, duplicate)):  # a tensor may be stored under either name
+        if not same_tensors(
+            duplicate, entries.setdefault(other, duplicate)
+        ):  # a tensor may be stored under either name
             raise RecordError(
                 f"{folder}: {name} differs from {other}, but tie_word_embeddings in config.json makes them equal"
             )
     return Record(entries, record.metadata, unreadable=record.unreadable)
-
-
-def _equal(entry: object, other: object) -> bool:
-    if entry is other:
-        return True
-    if not isinstance(entry, TensorEntry) or not isinstance(other, TensorEntry):
-        return False
-    a, b = entry.tensor, other.tensor
-    return (a.shape, a.dtype) == (b.shape, b.dtype) and bool(np.array_equal(a.read(), b.read()))
 
 
 def check_weights(model: Module, adapter: Adapter, record: Record, folder: Path) -> None:

@@ -12,9 +12,11 @@ from phlox.models.rotary_scaling import RotaryScaling
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 
-def rotary_fields(settings: Settings, context: int, head: int, share: float | None) -> dict[str, Any]:
-    """The fields of our config about rotary positions; `head` is the width of a head, and `share` the part
-    of it that is rotated if the file does not say it; with None, all of it is in all files.
+def rotary_fields(
+    settings: Settings, context: int, head: int, share: float | None, base: float = 10000.0
+) -> dict[str, Any]:
+    """The fields of our config about rotary positions; `head` is the width of a head, `share` the part of it that is
+    rotated if the file does not say it; with None, all of it is in all files. `base` holds if the file has none.
     """
     table = settings.table("rope_scaling") or settings.table("rope_parameters") or Settings({}, settings.location)
     settings.get("rope_parameters", None)  # newer files have both
@@ -29,7 +31,7 @@ def rotary_fields(settings: Settings, context: int, head: int, share: float | No
         table = table.table(GLOBAL) or Settings({}, table.location)
     elif (local_base := settings.number("rope_local_base_freq", None)) is not None:
         fields["local_rotary_base"] = local_base
-    base = table.number("rope_theta", settings.number("rope_theta", settings.number("rotary_emb_base", 10000.0)))
+    base = table.number("rope_theta", settings.number("rope_theta", settings.number("rotary_emb_base", base)))
     for source, key in (
         (settings, "rotary_pct"),
         (settings, "partial_rotary_factor"),

@@ -22,6 +22,7 @@ ACTIVATIONS: dict[str, ActivationName] = {
     "gelu_python_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "gelu_accurate": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
     "relu": "relu",
     "silu": "silu",
     "swish": "silu",
@@ -32,6 +33,7 @@ ACTIVATIONS: dict[str, ActivationName] = {
 ACTIVATION_NAMES: dict[ActivationName, str] = {
     "gelu": "gelu",
     "gelu_tanh": "gelu_new",
+    "quick_gelu": "quick_gelu",
     "relu": "relu",
     "silu": "silu",
     "tanh": "tanh",
@@ -86,8 +88,8 @@ class Settings:
     def table(self, key: str) -> Settings | None:
         """An object, if there is one."""
         value = self._typed(key, None, (dict,), "an object")
-        if value is None:
-            return None
+        if value is None or key in self._tables:
+            return self._tables.get(key)
         table = Settings(cast("dict[str, Any]", value), f"{self.location}: {key}")
         self._tables[key] = table
         return table

@@ -305,6 +305,8 @@ def _joint(parts: list[tuple[Site, LoraFactors | None]], is_dora: bool) -> tuple
 
 def _factors(site: Site, factors: LoraFactors, scale: float) -> tuple[Array, Array]:
     """A [rank, inputs, ...] and B [outputs, rank, ...], as if the scale were this one."""
+    if site.is_stack:
+        raise ConfigError(f"{site.path}: adapters of the weights of experts cannot be saved in the format of PEFT")
     a, b = factors.A.val().numpy(), factors.B.val().numpy()
     if a.ndim == 2:
         a, b = a.T, b.T

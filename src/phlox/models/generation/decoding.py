@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Hashable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from phlox.backend import Device, Float
 from phlox.backend.contract.backend import engine_of
+from phlox.models.generation.ends import TextEnds
 from phlox.models.generation.processing import History, Processing, history_of, process
-from phlox.models.generation.prompts import Batch, Tokens
+from phlox.models.generation.prompts import Batch, Tokens, every_nth
 from phlox.models.generation.sampling import Cuts, Sampling, sample
-from phlox.nn.key_value_cache import OwnedKeyValueCache
+from phlox.nn.key_value_cache import KeyValueCache, OwnedKeyValueCache
+from phlox.nn.small_caches import Int4KeyValueCache, Int8KeyValueCache, WindowKeyValueCache, owned
 from phlox.random import Stream, uniform
 from phlox.random import stream as random_stream
-from phlox.tensor import Tensor, arange, concat, tensor
+from phlox.tensor import Tensor, arange, concat, tensor, zeros
 from phlox.transform import compile as compiled
 
 if TYPE_CHECKING:
     from phlox.models.causal import CausalCache, CausalModel
+    from phlox.models.generation.beams import Beams
+    from phlox.models.generation.prefix_cache import PrefixCache
+    from phlox.models.generation.speculation import Speculation
 
 Numbers = Tensor[Any, Any, Float]
 
@@ -39,6 +44,10 @@ class Rule(NamedTuple):
     units: Tokens | None
     """The random numbers of rows with seeds, see `sample`."""
     logprobs: bool
+    ranks: Tokens | None = None
+    """[k]: 0, 1, ...; the likeliest tokens of these ranks are returned, too. Its length is fixed in a program."""
+    mask: Numbers | None = None
+    """What is added to the logits in the end, see `TextEnds.mask`."""
 
 
 class Drawn(NamedTuple):
@@ -50,6 +59,8 @@ class Drawn(NamedTuple):
     """[batch, 1], if it is asked for."""
     history: History | None
     """The texts with this token, if the rule depends on them."""
+    alternatives: tuple[Tokens, Numbers] | None = None
+    """The likeliest tokens and their log-probabilities, [batch, k] each, if they are asked for."""
 
 
 class Generation(NamedTuple):
@@ -65,48 +76,155 @@ class Generation(NamedTuple):
     streams: list[Stream] | None
     """The random stream of each row."""
     compile: bool | Literal["auto"]
+    ends: TextEnds
+    samples: int = 1
+    """So many successive rows have the same prompt."""
+    beams: Beams | None = None
+    tokenizer: Any = None
+    chunk: int | None = None
+    """The most tokens of a prompt that are processed at once."""
+    prefixes: PrefixCache | None = None
+    cache: str = "auto"
+    speculation: Speculation | None = None
+
+    @property
+    def in_programs(self) -> bool:
+        """Does it run in compiled programs?"""
+        return bool(self.compile) and self.batch.tokens.device.backend.compiles
+
+
+class Functions(NamedTuple):
+    """The functions of a model that a generation calls, compiled or not."""
+
+    extend: Callable[..., CausalCache]
+    prefill: Callable[..., Any]
+    share: Callable[..., Any]
+    decode: Callable[..., Any]
+
+
+def prepared(generation: Generation) -> Generation:
+    """Is it compiled? "auto" is decided here, and the form of a compiled generation is noted."""
+    if generation.compile == "auto":
+        generation = generation._replace(compile=_pays(generation))
+    if generation.in_programs:
+        _compiled_forms.add(_form(generation))
+    return generation
 
 
 def draws(generation: Generation) -> Iterator[Drawn]:
-    """The next token of each prompt, `count` times."""
-    model, batch, _, count, rule, streams, compile = generation
-    device, context = batch.tokens.device, model.config.context
+    """The next token of each prompt, until all texts have ended, or as often as is allowed."""
+    generation = prepared(generation)
+    batch, count, rule, ends = generation.batch, generation.most, generation.rule, generation.ends
+    device, context = batch.tokens.device, generation.model.config.context
     pieces, starts = [batch.tokens], batch.starts
-    compile = _pays(generation) if compile == "auto" else compile
-    fill, decode = (_compiled_prefill, _compiled_decode) if compile else (_prefill, _decode)
-    in_programs = compile and device.backend.compiles
-    if in_programs:
-        _compiled_forms.add(_form(generation))
+    functions = functions_of(generation)
     filled, token = context, pieces[0]
-    if isinstance(rule, Rule) and rule.processing is not None and rule.processing.needs_history:
-        length = _history_length(batch.tokens.shape[1] + count)
-        rule = rule._replace(history=history_of(batch, length if in_programs else None))
+    if isinstance(rule, Rule):
+        rule = rule._replace(history=history_of_rule(generation))
     cache: CausalCache = ()
     for number in range(count):
-        if isinstance(rule, Rule) and streams is not None and rule.sampling.temperature is not None:
-            rule = rule._replace(units=_units(streams, device))
+        if isinstance(rule, Rule):
+            streams = None if rule.sampling.temperature is None else generation.streams
+            units = None if streams is None else _units(streams, device)
+            rule = rule._replace(units=units, mask=ends.mask(device))
         if filled < context:
-            drawn, cache = decode(model, token, cache, rule)
+            drawn, cache = functions.decode(generation.model, token, cache, rule)
             filled += 1
         else:
             text = concat(pieces, 1)
             window = text if number == 0 else text[:, -max(1, context // 2) :]
             pieces, starts = [window], _shift_starts(starts, text.shape[1] - window.shape[1])
             filled = window.shape[1]
-            capacity = (
-                _round_up(filled + count - number, context) if in_programs else min(context, filled + count - number)
-            )
-            if in_programs:  # pad to one of a few lengths: few programs are compiled
-                window = window.pad(((0, 0), (0, _round_up(filled, capacity) - filled)))
-            empty = _new_cache(model, window, capacity, starts, in_programs)
-            drawn, cache = fill(model, window, filled, empty, rule)
+            samples = generation.samples if number == 0 else 1
+            part, size, cache, rows = fill(generation, functions, window, starts, count - number, samples)
+            if rows is None:
+                drawn, cache = functions.prefill(generation.model, part, size, cache, rule)
+            else:
+                drawn, cache = functions.share(generation.model, part, size, cache, rule, rows)
         if not isinstance(drawn, Drawn):
             drawn = Drawn(drawn, None, None)
         elif isinstance(rule, Rule):
             rule = rule._replace(history=drawn.history)
         token = drawn.token
         pieces.append(token)
-        yield drawn
+        ends.add(token)
+        try:
+            yield drawn
+        except GeneratorExit:
+            keep_prefixes(generation, concat(pieces, 1), starts, cache, filled)
+            raise
+        if ends.all_ended:
+            break
+    if cache:
+        keep_prefixes(generation, concat(pieces, 1), starts, cache, filled)
+
+
+def keep_prefixes(
+    generation: Generation, text: Tokens, starts: tuple[int, ...] | None, cache: CausalCache, filled: int
+) -> None:
+    """Add the texts to the prefix cache, up to their ends; the cache has their first `filled` columns."""
+    prefixes, ends = generation.prefixes, generation.ends
+    if prefixes is None:
+        return
+    for row, tokens in enumerate(text.numpy()):
+        start = 0 if starts is None else starts[row]
+        end = min(filled, len(tokens) - (ends.count - ends.length(row)))
+        prefixes.add(cache, row, tokens[start:end], start)
+
+
+def functions_of(generation: Generation) -> Functions:
+    """The functions of a generation."""
+    if generation.compile:
+        return Functions(_compiled_extend, _compiled_prefill, _compiled_share, _compiled_decode)
+    return Functions(_extend, _prefill, _share, _decode)
+
+
+def history_of_rule(generation: Generation) -> History | None:
+    """The prompts, if the rule depends on the texts so far."""
+    processing = generation.rule.processing if isinstance(generation.rule, Rule) else None
+    if processing is None or not processing.needs_history:
+        return None
+    length = _history_length(generation.batch.tokens.shape[1] + generation.most)
+    return history_of(generation.batch, length if generation.in_programs else None)
+
+
+def fill(
+    generation: Generation,
+    functions: Functions,
+    window: Tokens,
+    starts: tuple[int, ...] | None,
+    new: int,
+    samples: int,
+) -> tuple[Tokens, int, CausalCache, Tokens | None]:
+    """A cache for these texts and `new` more tokens, and what is left to process of the texts: the last tokens.
+
+    Returns these tokens, which may end with padding, their number, the cache, and the rows of it that each text needs
+    (None for all), because successive texts have the same prompt.
+    """
+    context, in_programs = generation.model.config.context, generation.in_programs
+    rows = None
+    if samples > 1:
+        rows = arange(window.shape[0], device=window.device) // samples
+        window, starts = every_nth(Batch(window, starts), samples)
+    filled = window.shape[1]
+    cache = new_cache(generation, window.shape[0], filled + new, starts)
+    begin = 0
+    if generation.prefixes is not None:
+        cache, begin = generation.prefixes.restore(cache, window.numpy(), starts)
+        window = window[:, begin:]
+    count, chunk = filled - begin, generation.chunk
+    if chunk is None or count <= chunk:
+        if in_programs:  # pad to one of a few lengths: few programs are compiled
+            window = window.pad(((0, 0), (0, _round_up(count, context) - count)))
+        return window, count, cache, rows
+    # The first chunk has fewer tokens than the others. Those after them, which complete its shape, are overwritten.
+    size, begin = (count - 1) % chunk + 1, 0
+    part = window[:, : chunk if in_programs else size]
+    while begin + size < count:
+        cache = functions.extend(generation.model, part, size, cache)
+        begin, size = begin + size, chunk
+        part = window[:, begin : begin + chunk]
+    return part, size, cache, rows
 
 
 def _units(streams: list[Stream], device: Device) -> Tokens:
@@ -132,20 +250,32 @@ _compiled_forms: set[Hashable] = set()
 
 def _form(generation: Generation) -> Hashable:
     """What the programs of a generation depend on, apart from guards: sizes, and which options are on."""
-    model, batch, _, count, rule, streams, _ = generation
+    model, batch, count, rule = generation.model, generation.batch, generation.most, generation.rule
     if isinstance(rule, Sampling):
         rule = Rule(rule, None, None, None, None, logprobs=False)
-    sampling, cuts, processing, *_, logprobs = rule
+    sampling, cuts, processing = rule.sampling, rule.cuts, rule.processing
     context, (rows, n) = model.config.context, batch.tokens.shape
     sizes = tuple([(path, param.shape) for path, param in model.named_params()])
-    options = [*sampling, *(cuts or (None, None)), *(processing or ()), streams]
-    on = *[value is None for value in options], logprobs
+    options = [*sampling, *(cuts or (None, None)), *(processing or ()), generation.streams]
+    ranks = None if rule.ranks is None else rule.ranks.shape
+    on = (
+        *[value is None for value in options],
+        rule.logprobs,
+        ranks,
+        generation.ends.masks,
+        generation.chunk,
+        generation.cache,
+    )
+    caches = generation.chunk, generation.cache, generation.prefixes is None
+    draft = (
+        None if generation.speculation is None else (type(generation.speculation.draft), generation.speculation.most)
+    )
     capacity = _round_up(n + count, context)
     beyond = (n, count) if n + count > context else None  # there are programs for the last halves, too
     length = _history_length(n + count) if processing is not None and processing.needs_history else None
     lengths = _round_up(n, capacity), capacity, beyond, length, batch.starts is None
     functions = () if processing is None else processing.functions
-    return type(model), batch.tokens.device, sizes, rows, lengths, on, functions
+    return type(model), batch.tokens.device, sizes, rows, lengths, on, functions, caches, draft
 
 
 def _round_up(size: int, most: int) -> int:
@@ -164,16 +294,65 @@ def _shift_starts(starts: tuple[int, ...] | None, left_out: int) -> tuple[int, .
     return new_starts if any(new_starts) else None
 
 
-def _new_cache(
-    model: CausalModel[Any, Any], window: Tokens, capacity: int, starts: tuple[int, ...] | None, in_programs: bool
-) -> CausalCache:
-    """An empty cache; it is written to in place if the engine can do that without a compiled program."""
-    cache = model.init_cache(window.shape[0], capacity)
-    start = None if starts is None else tensor(starts, device=window.device)
-    cache = tuple(layer._replace(start=start) for layer in cache)
-    if in_programs or not window.backend.is_plain(cache[0].key.primitive):
-        return cache
-    return tuple(OwnedKeyValueCache(*layer) for layer in cache)
+def new_cache(generation: Generation, rows: int, size: int, starts: tuple[int, ...] | None) -> CausalCache:
+    """An empty cache for so many tokens, if they fit the context; in compiled programs its capacity is a power of two.
+
+    It is written to in place if the engine can do that without a compiled program.
+    """
+    context = generation.model.config.context
+    capacity = _round_up(size, context) if generation.in_programs else min(context, size)
+    model, kind, device = generation.model, generation.cache, generation.batch.tokens.device
+    start = None if starts is None else tensor(starts, device=device)
+    layers: list[Any] = []
+    # A window has no tokens before it, to which speculation could return, and which a prefix has.
+    has_windows = kind != "full" and generation.prefixes is None and generation.speculation is None
+    template, blocks = model.init_cache(rows, 1), getattr(model, "blocks", ())
+    windows = [getattr(block.attention, "window", None) for block in blocks] or [None] * len(template)
+    small = {"int8": Int8KeyValueCache, "int4": Int4KeyValueCache}.get(kind)
+    for layer, window in zip(template, windows, strict=True):
+        if has_windows and window is not None and window < capacity:
+            sized: Any = WindowKeyValueCache.of(layer, window)
+        elif small is not None:
+            sized = small.of(layer, capacity)
+        else:
+            key, value = (zeros((*x.shape[:2], capacity, x.shape[3]), device=device) for x in layer[:2])
+            sized = layer._replace(key=key, value=value)
+        layers.append(sized._replace(start=start))
+    if not generation.in_programs and device.backend.is_plain(layers[0].key.primitive):
+        layers = [OwnedKeyValueCache(*x) if isinstance(x, KeyValueCache) else owned(x) for x in layers]
+    return tuple(layers)
+
+
+def reordered(cache: CausalCache, rows: Tokens) -> CausalCache:
+    """The cache of these rows, in this order."""
+    return tuple([layer._make([x if x is None or not x.ndim else x.take(rows, 0) for x in layer]) for layer in cache])
+
+
+def _extend(model: CausalModel[Any, Any], tokens: Tokens, count: int, cache: CausalCache) -> CausalCache:
+    """The cache with the first `count` of these tokens; the others are padding."""
+    return _extended(model, tokens, count, cache)[1]
+
+
+def _extended(
+    model: CausalModel[Any, Any], tokens: Tokens, count: int, cache: CausalCache
+) -> tuple[Numbers, CausalCache]:
+    """The hidden states, and the cache with the first `count` of these tokens."""
+    counted: Any = tuple(
+        [x._replace(new=count) if isinstance(x, WindowKeyValueCache) else x for x in cast("Any", cache)]
+    )
+    x, extended = model.hidden(tokens, cache=counted)
+    # The cache contains padding too, after its position. It is overwritten before it is attended to.
+    cache = tuple([layer._replace(position=old.position + count) for layer, old in zip(extended, cache, strict=True)])
+    return x, cache
+
+
+def last_logits(
+    model: CausalModel[Any, Any], tokens: Tokens, count: int, cache: CausalCache
+) -> tuple[Numbers, CausalCache]:
+    """The logits [batch, 1, vocabulary] after the first `count` of these tokens, and the cache with these."""
+    x, cache = _extended(model, tokens, count, cache)
+    last = arange(1, device=tokens.device) + count - 1
+    return model.logits(x.take(last, 1)), cache
 
 
 def _prefill(
@@ -183,12 +362,22 @@ def _prefill(
     cache: CausalCache,
     rule: Sampling | Rule,
 ) -> tuple[Tokens | Drawn, CausalCache]:
-    """What follows the first `count` tokens, and the cache of these; the other tokens are padding."""
-    x, cache = model.hidden(tokens, cache=cache)
-    end = arange(1, device=tokens.device) + count
-    # The cache contains padding too, after its position. It is overwritten before it is attended to.
-    logits = model.logits(x.take(end - 1, 1))
-    return _choose(logits, rule), tuple(layer._replace(position=end[0]) for layer in cache)
+    """What follows the first `count` tokens, and the cache with these; the other tokens are padding."""
+    logits, cache = last_logits(model, tokens, count, cache)
+    return _choose(logits, rule), cache
+
+
+def _share(
+    model: CausalModel[Any, Any],
+    tokens: Tokens,
+    count: int,
+    cache: CausalCache,
+    rule: Sampling | Rule,
+    rows: Tokens,
+) -> tuple[Tokens | Drawn, CausalCache]:
+    """As `_prefill`, but there is a text for each of these rows, and in the new cache."""
+    logits, cache = last_logits(model, tokens, count, cache)
+    return _choose(logits.take(rows, 0), rule), reordered(cache, rows)
 
 
 def _decode(
@@ -206,12 +395,23 @@ def _choose(logits: Tensor, rule: Sampling | Rule) -> Tokens | Drawn:
     """The next tokens, by their logits [batch, 1, vocabulary]."""
     if isinstance(rule, Sampling):
         return sample(logits, rule)
-    sampling, cuts, processing, history, units, logprobs = rule
+    processing, history = rule.processing, rule.history
     changed = logits if processing is None else process(logits[:, 0], processing, history)[:, None]
-    token = sample(changed, sampling, cuts, units)
-    logprob = logits.log_softmax(-1).take_along_axis(token[..., None])[..., 0] if logprobs else None
-    return Drawn(token, logprob, None if history is None else history.add(token))
+    if rule.mask is not None:
+        changed = changed + rule.mask[:, None]
+    token = sample(changed, rule.sampling, rule.cuts, rule.units)
+    history = None if history is None else history.add(token)
+    if not rule.logprobs:
+        return Drawn(token, None, history)
+    every = logits.log_softmax(-1)
+    alternatives = None
+    if rule.ranks is not None:
+        values, tokens = every[:, 0].topk(rule.ranks.shape[0])
+        alternatives = tokens, values
+    return Drawn(token, every.take_along_axis(token[..., None])[..., 0], history, alternatives)
 
 
+_compiled_extend = compiled(_extend, donate=("cache",))
 _compiled_prefill = compiled(_prefill, donate=("cache",))
+_compiled_share = compiled(_share)  # the new cache has another size
 _compiled_decode = compiled(_decode, donate=("cache",))

@@ -31,6 +31,19 @@ class Batch(NamedTuple):
         return [n - start for start in self.starts or (0,) * rows]
 
 
+def repeated(batch: Batch, count: int) -> Batch:
+    """Each prompt so many times, one after the other."""
+    if count == 1:
+        return batch
+    starts = None if batch.starts is None else tuple([start for start in batch.starts for _ in range(count)])
+    return Batch(batch.tokens.repeat(count, 0), starts)
+
+
+def every_nth(batch: Batch, n: int, count: int = 1) -> Batch:
+    """Each n-th prompt, so many times: of a batch that has each n times."""
+    return repeated(Batch(batch.tokens[::n], None if batch.starts is None else batch.starts[::n]), count)
+
+
 def batch_of(call: str, prompts: Tokens | Prompts, vocabulary: int, context: int, device: Device) -> Batch:
     """The prompts on a device; `call` begins an error message."""
     if isinstance(prompts, Tensor):

@@ -1,44 +1,24 @@
-"""`generate` and `stream`: their arguments, and texts that end at different tokens."""
+"""`generate` and `stream`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, overload
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 from typing_extensions import Unpack
 
-from phlox.errors import KindError, ShapeError
-from phlox.models.generation.decoding import Generation, Numbers, Rule, draws
-from phlox.models.generation.processing import Processor, processing_of
-from phlox.models.generation.prompts import Prompts, Tokens, batch_of, integer_of, tokens_of
-from phlox.models.generation.sampling import Cuts, Sampling, sampling_of
-from phlox.random import Stream
-from phlox.random import stream as random_stream
+from phlox.errors import ShapeError
+from phlox.models.generation.beams import Beams, Hypothesis, search
+from phlox.models.generation.decoding import Drawn, Generation, Numbers, draws
+from phlox.models.generation.ends import StopText
+from phlox.models.generation.options import GenerationOptions, all_options, generation_of
+from phlox.models.generation.prompts import Batch, Prompts, Tokens, every_nth
+from phlox.models.generation.speculation import speculative_draws
 from phlox.tensor import Tensor, concat, tensor, zeros
 
 if TYPE_CHECKING:
     from phlox.models.causal import CausalModel
-
-
-class GenerationOptions(TypedDict, total=False):
-    """The options of `generate` and `stream`, see there."""
-
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    typical_p: float | None
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    logit_bias: Mapping[int, float] | None
-    banned: int | Sequence[int] | None
-    no_repeat_ngram: int | None
-    processors: Sequence[Processor]
-    seeds: Sequence[int] | None
-    stop: int | Sequence[int] | None
-    compile: bool | Literal["auto"]
 
 
 class Generated(NamedTuple):
@@ -50,6 +30,48 @@ class Generated(NamedTuple):
     """The log-probability that the model gives each new token, before all options: [new] for each text."""
 
 
+class Step(NamedTuple):
+    """A token of a text, as `stream(details=True)` yields it. The last step of a text has a `reason`."""
+
+    token: int
+    """The token; the last one may be a stop token, which is not part of the text."""
+    text: str | None
+    """The text that has become certain, without the strings that end it; None without a tokenizer."""
+    logprob: float | None
+    """The log-probability that the model gives the token, before all options, with `logprobs`."""
+    alternatives: list[tuple[int, float]]
+    """The likeliest tokens and their log-probabilities, as many as `logprobs` asks for."""
+    reason: Literal["stop", "length"] | None
+    """Why the text ends here: a stop token or string, or a complete grammar; or `max_new_tokens`."""
+
+
+class Completion(NamedTuple):
+    """A text that `generate(details=True)` returns."""
+
+    tokens: list[int]
+    """The new tokens, without a stop token."""
+    text: str | None
+    """The new text, without the string that ends it; None without a tokenizer."""
+    logprobs: list[float]
+    """The log-probability of each token, see `Step`."""
+    alternatives: list[list[tuple[int, float]]]
+    """The likeliest tokens in place of each token, see `Step`."""
+    reason: Literal["stop", "length"]
+    """Why the text ended, see `Step`."""
+    score: float | None = None
+    """With beams: the log-probability of the new tokens, divided by their number to the power of length_penalty."""
+
+
+@overload
+def generate(
+    model: CausalModel[Any, Any],
+    prompt: Tokens | Prompts,
+    max_new_tokens: int,
+    *,
+    details: Literal[True],
+    logprobs: bool | int = False,
+    **options: Unpack[GenerationOptions],
+) -> list[Completion]: ...
 @overload
 def generate(
     model: CausalModel[Any, Any],
@@ -71,24 +93,8 @@ def generate(
     model: CausalModel[Any, Any],
     prompt: Tokens | Prompts,
     max_new_tokens: int,
-    *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    typical_p: float | None = None,
-    repetition_penalty: float = 1.0,
-    presence_penalty: float = 0.0,
-    frequency_penalty: float = 0.0,
-    logit_bias: Mapping[int, float] | None = None,
-    banned: int | Sequence[int] | None = None,
-    no_repeat_ngram: int | None = None,
-    processors: Sequence[Processor] = (),
-    seeds: Sequence[int] | None = None,
-    stop: int | Sequence[int] | None = None,
-    logprobs: bool = False,
-    compile: bool | Literal["auto"] = "auto",
-) -> Tokens | list[Tokens] | Generated:
+    **options: Any,
+) -> Any:
     """Continue each prompt by `max_new_tokens` tokens, or until a stop token is drawn.
 
     Dropout is off. Each token takes one step through the model. In a compiled program, this step is one for all
@@ -128,15 +134,44 @@ def generate(
             vocabulary], and returning logits. The tokens end in the last column; a text that is shorter than n begins
             with -1. A function must be able to run in a compiled program.
         seeds: a seed for each row: it is continued as if it was alone in `with phlox.random.stream(seed):`.
+        samples: the number of texts for each prompt, which is processed once. The result is the one for a batch that
+            has each prompt so many times, one after the other.
+        beams: at least 2: search the likeliest whole texts, with so many at a time, and draw nothing. As in
+            transformers; the texts must fit the context.
+        length_penalty: the scores of finished texts are their log-probabilities, divided by their numbers of new tokens
+            to this power; above zero, it favors long texts.
+        early_stopping: when a beam search ends: True as soon as there are as many finished texts as beams; False if it
+            seems that no better ones follow; "never" if none can follow.
+        n_best: the number of texts of a beam search for each prompt, best first, in the form of `samples`.
         stop: a token, or several, that end a text. The stop token itself is not part of it.
+        stop_text: a string, or several, that end a text as soon as its new tokens contain one. The returned tokens
+            include those of the string; `details` has the text, which ends where the string begins.
+        tokenizer: a `phlox.text.Tokenizer` or another object with its `decoder()`, for stop_text and the text of
+            details.
+        min_new_tokens: stop tokens are not drawn before so many tokens.
+        prefill_chunk: the most tokens of the prompts to process at once; this bounds the memory of activations.
+        prefix_cache: a `PrefixCache` with keys and values of texts that begin in the same way, to which these texts are
+            added.
+        cache: how keys and values are stored. "auto" keeps only those that a layer's window shows, "full" keeps all;
+            "int8" and "int4" store them in so many bits, those of layers without a window.
+        draft: speculative decoding, for one text: a smaller `CausalModel` of the same vocabulary that proposes tokens,
+            or "text": what followed the last tokens where they stood before. The model checks all proposals in one
+            step. Greedy texts are the same; other texts have the same distribution, but are not those of the same seed.
+        draft_tokens: the most tokens that are proposed at once.
+        grammar: a `Grammar` that each text follows, or a list with one or None for each text. It needs a tokenizer with
+            `token_bytes()`, whose stop tokens end texts, too, where the grammar allows it. A text ends when nothing can
+            follow; a text that is cut by max_new_tokens may be incomplete.
         logprobs: whether to return the log-probabilities of new tokens, too: those that the model itself gives them,
-            before any option.
+            before any option. A number asks for so many of the likeliest tokens in each place, too, with details.
+        details: whether to return a list with a `Completion` for each text, with the new tokens, their text,
+            log-probabilities, and why it ended.
         compile: whether to use the backend's compiler, if it has one. "auto" does on JAX. On PyTorch, whose compiler
             takes seconds, it does if `max_new_tokens` is at least 1024, or if this process has compiled such a
             generation before: the same sizes of the model, number of prompts, capacity of the cache, and options.
 
     Returns prompt and continuation: [n + new] for [n], [batch, n + new] for [batch, n], and a list of [n + new] for a
-    list. In a [batch, n + new], a row that ended before the others is filled with the stop token that ended it. With
+    list. In a [batch, n + new], a row that ended before the others is filled with the stop token that ended it, or
+    with zeros if a string did. With several samples of [n], the result is [samples, n + new]. With
     `logprobs`, a `Generated(tokens, logprobs)`; its logprobs are [new], [batch, new] (filled with zeros), or a list of
     [new].
 
@@ -157,37 +192,76 @@ def generate(
     >>> model.generate(px.tensor([3], device="numpy"), 1, processors=[after_three]).tolist()
     [3, 9]
     """
-    checked = _check_arguments(
-        "generate", model, prompt, max_new_tokens, stop, seeds, compile, logprobs,
-        sampling_of("generate", temperature, top_k, top_p, min_p, typical_p),
-        repetition_penalty=repetition_penalty, presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
-        logit_bias=logit_bias, banned=banned, no_repeat_ngram=no_repeat_ngram, processors=processors,
-    )  # fmt: skip
-    batch, stops = checked.batch, checked.stops
+    settings = all_options("generate", options)
+    generation = generation_of("generate", model, prompt, max_new_tokens, settings)
+    if settings["details"]:
+        return _completions(generation)
+    if generation.beams is not None:
+        return _best_texts(generation, prompt, generation.beams)
+    batch, ends = generation.batch, generation.ends
     rows, n = batch.tokens.shape
     pieces: list[Tokens] = []
     likely: list[Numbers] = []
-    ends = _TextEnds(rows, stops)
-    for drawn in draws(checked):
+    for drawn in _tokens(generation):
         pieces.append(drawn.token)
         if drawn.logprob is not None:
             likely.append(drawn.logprob)
-        if stops and ends.add(drawn.token):
-            break
     text = ends.cut(concat([batch.tokens, *pieces], 1), n, None)
-    new = text.shape[1] - n
-    lengths = [ends.length(row, new) for row in range(rows)]
+    tokens = _as_prompted(prompt, batch, text, [ends.length(row) for row in range(rows)])
+    if not settings["logprobs"]:
+        return tokens
     rated = ends.cut(concat(likely, 1), 0, 0.0) if likely else zeros((rows, 0), device=batch.tokens.device)
-    tokens: Any
-    values: Any
     if isinstance(prompt, Tensor):
-        tokens, values = ((x[0] if prompt.ndim == 1 else x).to_device(prompt.device) for x in (text, rated))
-    else:
-        tokens = [text[row, n - batch.lengths[row] : n + lengths[row]] for row in range(rows)]
-        values = [rated[row, : lengths[row]] for row in range(rows)]
-    return Generated(tokens, values) if logprobs else tokens
+        return Generated(tokens, (rated[0] if tokens.ndim == 1 else rated).to_device(prompt.device))
+    return Generated(tokens, [rated[row, : ends.length(row)] for row in range(rows)])
 
 
+def _tokens(generation: Generation) -> Iterator[Drawn]:
+    """The tokens of texts, one by one."""
+    speculation = generation.speculation
+    return draws(generation) if speculation is None else speculative_draws(generation, speculation)
+
+
+def _as_prompted(prompt: Tokens | Prompts, batch: Batch, text: Tokens, lengths: list[int]) -> Any:
+    """Texts [rows, n + new] in the form of the prompt; `lengths` are the numbers of new tokens."""
+    rows, n = batch.tokens.shape
+    if isinstance(prompt, Tensor):
+        return (text[0] if prompt.ndim == 1 and rows == 1 else text).to_device(prompt.device)
+    return [text[row, n - batch.lengths[row] : n + lengths[row]] for row in range(rows)]
+
+
+def _best_texts(generation: Generation, prompt: Tokens | Prompts, beams: Beams) -> Any:
+    """The texts of a beam search, in the form of the prompt."""
+    hypotheses = search(generation, beams)
+    lengths = [len(hypothesis.tokens) for hypothesis in hypotheses]
+    new = np.zeros((len(hypotheses), max(lengths)), np.int64)
+    for row, (tokens, stop, _) in zip(new, hypotheses, strict=True):
+        row[: len(tokens)], row[len(tokens) :] = tokens, stop or 0
+    batch = every_nth(generation.batch, beams.size, beams.n_best)
+    text = concat([batch.tokens, tensor(new, device=batch.tokens.device)], 1)
+    return _as_prompted(prompt, batch, text, lengths)
+
+
+@overload
+def stream(
+    model: CausalModel[Any, Any],
+    prompt: Tokens,
+    max_new_tokens: int,
+    *,
+    details: Literal[True],
+    logprobs: bool | int = False,
+    **options: Unpack[GenerationOptions],
+) -> Iterator[Step]: ...
+@overload
+def stream(
+    model: CausalModel[Any, Any],
+    prompt: Prompts,
+    max_new_tokens: int,
+    *,
+    details: Literal[True],
+    logprobs: bool | int = False,
+    **options: Unpack[GenerationOptions],
+) -> Iterator[list[Step | None]]: ...
 @overload
 def stream(
     model: CausalModel[Any, Any], prompt: Tokens, max_new_tokens: int, **options: Unpack[GenerationOptions]
@@ -200,27 +274,13 @@ def stream(
     model: CausalModel[Any, Any],
     prompt: Tokens | Prompts,
     max_new_tokens: int,
-    *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    typical_p: float | None = None,
-    repetition_penalty: float = 1.0,
-    presence_penalty: float = 0.0,
-    frequency_penalty: float = 0.0,
-    logit_bias: Mapping[int, float] | None = None,
-    banned: int | Sequence[int] | None = None,
-    no_repeat_ngram: int | None = None,
-    processors: Sequence[Processor] = (),
-    seeds: Sequence[int] | None = None,
-    stop: int | Sequence[int] | None = None,
-    compile: bool | Literal["auto"] = "auto",
-) -> Iterator[int] | Iterator[list[int | None]]:
+    **options: Any,
+) -> Any:
     """The tokens that `generate` would add, each as soon as it is drawn; arguments and errors are the same.
 
-    For a prompt [n], an iterator of numbers, which ends before a stop token. For a list of prompts, an iterator of
-    lists with one token for each prompt, None for one whose text has ended.
+    For a prompt [n], an iterator of numbers, which ends before a stop token. For a list of prompts, or with samples, of
+    lists with one token for each prompt, None for one whose text has ended. With `details`, a token is a `Step`, with
+    the text that has become certain, log-probabilities, and, in the last step of a text, why it ended.
 
     Arguments are checked at once. A token is drawn when the iterator is asked for it, from the stream that is ambient
     at that time.
@@ -232,111 +292,87 @@ def stream(
     >>> len(tokens), type(tokens[0]).__name__
     (5, 'int')
     """
-    sampling = sampling_of("stream", temperature, top_k, top_p, min_p, typical_p)
+    settings = all_options("stream", options)
     if isinstance(prompt, Tensor) and prompt.ndim == 2:
         raise ShapeError(
             f"stream: a prompt must be [n], got shape {prompt.shape}; give several as a list, such as list(prompt)"
         )
-    checked = _check_arguments(
-        "stream", model, prompt, max_new_tokens, stop, seeds, compile, False, sampling,
-        repetition_penalty=repetition_penalty, presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
-        logit_bias=logit_bias, banned=banned, no_repeat_ngram=no_repeat_ngram, processors=processors,
-    )  # fmt: skip
-    steps = _stream_rows(checked)
-    return _stream_single(steps) if isinstance(prompt, Tensor) else steps
+    generation = generation_of("stream", model, prompt, max_new_tokens, settings)
+    steps = _detailed_steps(generation) if settings["details"] else _plain_steps(generation)
+    return _single(steps) if isinstance(prompt, Tensor) and generation.batch.tokens.shape[0] == 1 else steps
 
 
-def _stream_rows(generation: Generation) -> Iterator[list[int | None]]:
-    ends = _TextEnds(generation.batch.tokens.shape[0], generation.stops)
-    for token, *_ in draws(generation):
-        if ends.add(token):
+def _plain_steps(generation: Generation) -> Iterator[list[int | None]]:
+    ends = generation.ends
+    for drawn in _tokens(generation):
+        # A text includes its last token, unless that is a stop token.
+        is_over = [row in ends.ended and ends.length(row) < ends.count for row in range(ends.rows)]
+        if all(is_over):
             return
-        yield [None if row in ends.ended else value for row, value in enumerate(token[:, 0].tolist())]
+        tokens = drawn.token[:, 0].tolist()
+        yield [None if over else token for token, over in zip(tokens, is_over, strict=True)]
 
 
-def _stream_single(steps: Iterator[list[int | None]]) -> Iterator[int]:
-    for (token,) in steps:
-        assert token is not None
-        yield token
+def _single(steps: Iterator[list[Any]]) -> Iterator[Any]:
+    for (step,) in steps:
+        assert step is not None
+        yield step
 
 
-def _check_arguments(
-    call: str,
-    model: CausalModel[Any, Any],
-    prompt: Any,
-    max_new_tokens: int,
-    stop: int | Sequence[int] | None,
-    seeds: Sequence[int] | None,
-    compile: bool | Literal["auto"],
-    logprobs: bool,
-    sampling: tuple[Sampling, Cuts | None],
-    **processing: Any,
-) -> Generation:
-    model = model.valid()
-    config, device = model.config, model.tokens.weight.device
-    batch = batch_of(call, prompt, config.vocabulary, config.context, device)
-    processed = processing_of(call, device, config.vocabulary, **processing)
-    streams = _streams_of(call, seeds, batch.tokens.shape[0])
-    rule = Rule(*sampling, processed, None, None, bool(logprobs))
-    is_plain = rule[1:] == (None, None, None, None, False) and (streams is None or rule.sampling.temperature is None)
-    if compile not in (True, False, "auto"):
-        raise KindError(f"{call}: compile must be True, False or 'auto', got {compile!r}")
-    return Generation(
-        model,
-        batch,
-        tokens_of(call, "stop", stop, config.vocabulary),
-        integer_of(call, "max_new_tokens", max_new_tokens, 0),
-        rule.sampling if is_plain else rule,
-        streams,
-        compile,
-    )
+def _detailed_steps(generation: Generation) -> Iterator[list[Step | None]]:
+    ends, has_ended = generation.ends, [False] * generation.ends.rows
+    for drawn in _tokens(generation):
+        if ends.count == generation.most:
+            for row in range(ends.rows):
+                if row not in ends.ended:
+                    ends.finish(row)
+        tokens = drawn.token[:, 0].tolist()
+        logprobs = None if drawn.logprob is None else drawn.logprob[:, 0].tolist()
+        others = None if drawn.alternatives is None else [x.tolist() for x in drawn.alternatives]
+        steps: list[Step | None] = []
+        for row, token in enumerate(tokens):
+            reason = "stop" if row in ends.ended else "length" if ends.count == generation.most else None
+            step = Step(
+                token,
+                ends.pieces[row] if ends.pieces else None,
+                None if logprobs is None else logprobs[row],
+                [] if others is None else [*zip(others[0][row], others[1][row], strict=True)],
+                reason,
+            )
+            steps.append(None if has_ended[row] else step)
+            has_ended[row] = reason is not None
+        yield steps
 
 
-def _streams_of(call: str, seeds: Sequence[int] | None, rows: int) -> list[Stream] | None:
-    """The random stream of each row."""
-    if seeds is None:
-        return None
-    if isinstance(seeds, str) or not isinstance(seeds, (Sequence, np.ndarray)):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise KindError(f"{call}: seeds must be a list of integers, one for each prompt, got {seeds!r}")
-    if len(seeds) != rows:
-        raise ShapeError(f"{call}: seeds must have one integer for each prompt, got {len(seeds)} for {rows}")
-    streams: list[Stream] = []
-    for number, value in enumerate(seeds):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise KindError(f"{call}: seeds[{number}] must be a whole number, got {value!r}")
-        with random_stream(int(value)) as opened:
-            streams.append(opened)
-    return streams
+def _completions(generation: Generation) -> list[Completion]:
+    if generation.beams is not None:
+        return [_completion_of(generation, hypothesis) for hypothesis in search(generation, generation.beams)]
+    rows: list[list[Step]] = [[] for _ in range(generation.ends.rows)]
+    for steps in _detailed_steps(generation):
+        for row, step in zip(rows, steps, strict=True):
+            if step is not None:
+                row.append(step)
+    completions: list[Completion] = []
+    for number, steps in enumerate(rows):
+        length = generation.ends.length(number)
+        text = None if generation.tokenizer is None else "".join([step.text or "" for step in steps])
+        steps = steps[:length]
+        completions.append(
+            Completion(
+                [step.token for step in steps],
+                text,
+                [step.logprob for step in steps if step.logprob is not None],
+                [step.alternatives for step in steps if step.alternatives],
+                "stop" if number in generation.ends.ended else "length",
+            )
+        )
+    return completions
 
 
-class _TextEnds:
-    """Where the texts of a batch end."""
-
-    def __init__(self, rows: int, stops: frozenset[int]) -> None:
-        self.rows, self.stops = rows, np.asarray(sorted(stops), np.int64)
-        self.ended: dict[int, tuple[int, int]] = {}
-        """For each row that has ended, the number of its new tokens and the stop token."""
-        self._count = 0
-
-    def add(self, token: Tokens) -> bool:
-        """Note which texts end with the next tokens [batch, 1]; returns whether all have ended."""
-        if self.stops.size:
-            drawn = token.numpy()[:, 0]
-            for row in np.flatnonzero(np.isin(drawn, self.stops)).tolist():
-                self.ended.setdefault(row, (self._count, int(drawn[row])))
-        self._count += 1
-        return len(self.ended) == self.rows
-
-    def length(self, row: int, most: int) -> int:
-        """The number of new tokens of a row."""
-        return self.ended[row][0] if row in self.ended else most
-
-    def cut(self, values: Tensor[Any, Any, Any], n: int, rest: float | None) -> Any:
-        """Values [batch, n + new] of the texts; after its end, a text is filled with `rest`, or its stop token."""
-        if not self.ended:
-            return values
-        longest = max(self.length(row, self._count) for row in range(self.rows))
-        rows = values.numpy()[:, : n + longest].copy()
-        for row, (length, token) in self.ended.items():
-            rows[row, n + length :] = token if rest is None else rest
-        return tensor(rows, device=values.device)
+def _completion_of(generation: Generation, hypothesis: Hypothesis) -> Completion:
+    tokens, stop, score = hypothesis
+    text = None
+    if generation.tokenizer is not None:
+        decoded = StopText(generation.tokenizer.decoder())
+        text = "".join([*map(decoded.add, tokens), decoded.end()])
+    return Completion(tokens, text, [], [], "length" if stop is None else "stop", score)

@@ -14,6 +14,12 @@ from phlox.nn.loss.classes import (
     NllLoss,
     NllLossConfig,
 )
+from phlox.nn.loss.contrastive import (
+    ContrastiveLoss,
+    ContrastiveLossConfig,
+    SigmoidContrastiveLoss,
+    SigmoidContrastiveLossConfig,
+)
 from phlox.nn.loss.distributions import (
     GaussianNllLoss,
     GaussianNllLossConfig,
@@ -44,8 +50,8 @@ from phlox.nn.loss.regression import (
 )
 from phlox.tensor.functional import binary_cross_entropy as binary_cross_entropy_loss
 from phlox.tensor.functional import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits_loss
-from phlox.tensor.functional import cross_entropy as cross_entropy_loss
 from phlox.tensor.functional import (
+    contrastive_loss,
     ctc_loss,
     gaussian_nll_loss,
     hinge_embedding_loss,
@@ -55,20 +61,23 @@ from phlox.tensor.functional import (
     mse_loss,
     nll_loss,
     poisson_nll_loss,
+    sigmoid_contrastive_loss,
     smooth_l1_loss,
     triplet_margin_loss,
 )
+from phlox.tensor.functional import cross_entropy as cross_entropy_loss
 from phlox.tensor.functional import kl_div as kl_div_loss
 
 __all__ = [
     "BinaryCrossEntropyLoss", "BinaryCrossEntropyLossConfig", "BinaryCrossEntropyWithLogitsLoss",
-    "BinaryCrossEntropyWithLogitsLossConfig", "CosineSimilarity", "CosineSimilarityConfig", "CrossEntropyLoss",
-    "CrossEntropyLossConfig", "CtcLoss", "CtcLossConfig", "GaussianNllLoss", "GaussianNllLossConfig",
-    "HingeEmbeddingLoss", "HingeEmbeddingLossConfig", "HuberLoss", "HuberLossConfig", "KlDivLoss", "KlDivLossConfig",
-    "L1Loss", "L1LossConfig", "MarginRankingLoss", "MarginRankingLossConfig", "MseLoss", "MseLossConfig", "NllLoss",
-    "NllLossConfig", "PoissonNllLoss", "PoissonNllLossConfig", "SmoothL1Loss", "SmoothL1LossConfig",
-    "TripletMarginLoss", "TripletMarginLossConfig", "binary_cross_entropy_loss",
-    "binary_cross_entropy_with_logits_loss", "cross_entropy_loss", "ctc_loss", "gaussian_nll_loss",
-    "hinge_embedding_loss", "huber_loss", "kl_div_loss", "l1_loss", "margin_ranking_loss", "mse_loss", "nll_loss",
-    "poisson_nll_loss", "smooth_l1_loss", "triplet_margin_loss",
+    "BinaryCrossEntropyWithLogitsLossConfig", "ContrastiveLoss", "ContrastiveLossConfig", "CosineSimilarity",
+    "CosineSimilarityConfig", "CrossEntropyLoss", "CrossEntropyLossConfig", "CtcLoss", "CtcLossConfig",
+    "GaussianNllLoss", "GaussianNllLossConfig", "HingeEmbeddingLoss", "HingeEmbeddingLossConfig", "HuberLoss",
+    "HuberLossConfig", "KlDivLoss", "KlDivLossConfig", "L1Loss", "L1LossConfig", "MarginRankingLoss",
+    "MarginRankingLossConfig", "MseLoss", "MseLossConfig", "NllLoss", "NllLossConfig", "PoissonNllLoss",
+    "PoissonNllLossConfig", "SigmoidContrastiveLoss", "SigmoidContrastiveLossConfig", "SmoothL1Loss",
+    "SmoothL1LossConfig", "TripletMarginLoss", "TripletMarginLossConfig", "binary_cross_entropy_loss",
+    "binary_cross_entropy_with_logits_loss", "contrastive_loss", "cross_entropy_loss", "ctc_loss",
+    "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div_loss", "l1_loss", "margin_ranking_loss",
+    "mse_loss", "nll_loss", "poisson_nll_loss", "sigmoid_contrastive_loss", "smooth_l1_loss", "triplet_margin_loss",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
+from phlox.errors import ModuleError
 from phlox.module import Module, Param
 from phlox.module.reparameterization import Site
 from phlox.module.select import Selector
@@ -21,6 +22,8 @@ class DoraFactors(LoraFactors):
     scales_base: ClassVar = True
 
     def __init__(self, site: Site, *, values: Mapping[str, Tensor] | None = None, **options: Any) -> None:
+        if site.is_stack:
+            raise ModuleError("DoRA does not support the weights of experts; use phlox.lora for them")
         super().__init__(site, values=values, **options)
         self.axis = 1 if len(site.param.shape) == 2 else site.output_axis  # of an embedding too, as PEFT
         if values is None:

@@ -121,6 +121,8 @@ def bias_of(path: str) -> str:
 
 def scaled(site: Site, name: str, axis: int, scale: Param) -> Ia3:
     """What stands at a site with a further adapter."""
+    if site.is_stack:
+        raise ModuleError("IA3 does not support the weights of experts; use phlox.lora for them")
     other = site.param
     if not isinstance(other, Ia3) or other.axis != axis:
         return Ia3(other, name, scale, axis)

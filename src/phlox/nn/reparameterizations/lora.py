@@ -22,8 +22,9 @@ class LoraFactors(Module):
     """One adapter of a parameter: the factors A and B, whose product is added to it, scaled.
 
     The factors have the layout of the parameter: A [inputs, rank] and B [rank, outputs] of a `Linear`, A [entries,
-    rank] and B [rank, width] of an `Embedding`, A [rank, inputs, *kernel] and B [outputs, rank, 1, ...] of a
-    convolution. With `head=False` only lookups in an embedding have them, and not a head that has the same weight.
+    rank] and B [rank, width] of an `Embedding`, A [n, inputs, rank] and B [n, rank, outputs] of an `ExpertLinear`,
+    A [rank, inputs, *kernel] and B [outputs, rank, 1, ...] of a convolution. With `head=False` only lookups in an
+    embedding have them, and not a head that has the same weight.
     """
 
     scales_base: ClassVar = False
@@ -42,11 +43,14 @@ class LoraFactors(Module):
     ) -> None:
         shape = site.param.shape
         ndim = len(shape)
-        is_kernel = ndim > 2
+        is_kernel = ndim > 2 and not site.is_stack
         inputs, outputs = (math.prod(shape[1:]), shape[0]) if is_kernel else (shape[0], math.prod(shape[1:]))
+        stack = shape[:1] if site.is_stack else ()
+        if stack:
+            inputs, outputs = shape[1:]
         device = site.param.device
-        first = (rank, *shape[1:]) if is_kernel else (inputs, rank)
-        second = (outputs, rank, *(1 for _ in shape[2:])) if is_kernel else (rank, outputs)
+        first = (rank, *shape[1:]) if is_kernel else (*stack, inputs, rank)
+        second = (outputs, rank, *(1 for _ in shape[2:])) if is_kernel else (*stack, rank, outputs)
         # As PEFT: one factor of an embedding is drawn, and it is the other one that starts at zero.
         is_table = site.output_axis == 0 and not is_kernel
         a_initial, b_initial = (Zeros(), Normal()) if is_table else (KaimingUniform(), Zeros())
@@ -55,12 +59,12 @@ class LoraFactors(Module):
         self.B = Param(values["B"]) if values else Param.deferred(second, b_initial, fans=b_fans, device=device)
         self.alpha, self.rank_stabilized, self.head = float(alpha), rank_stabilized, head
         self.dropout = Dropout(dropout) if dropout else None
+        self.is_kernel = is_kernel
 
     @property
     def rank(self) -> int:
         """The rank."""
-        shape = self.A.shape
-        return shape[1] if len(shape) == 2 else shape[0]
+        return self.A.shape[0 if self.is_kernel else -1]
 
     @property
     def scale(self) -> float:
@@ -70,7 +74,7 @@ class LoraFactors(Module):
     def product(self) -> Tensor:
         """scale A B, in the shape of the parameter."""
         a, b = self.A.val(), self.B.val()
-        if a.ndim == 2:
+        if not self.is_kernel:
             return (a @ b) * self.scale
         whole = b.reshape(b.shape[0], a.shape[0]) @ a.reshape(a.shape[0], math.prod(a.shape[1:]))
         return (whole * self.scale).reshape(b.shape[0], *a.shape[1:])
@@ -82,6 +86,11 @@ class LoraFactors(Module):
     def of_linear(self, x: Tensor, product: Tensor, base: Any) -> Tensor:
         """What is added to `product`, which is x times the parameter `base`."""
         return (self.dropped(x) @ self.A.val()) @ self.B.val() * self.scale
+
+    def of_experts(self, x: Tensor, experts: Tensor[Any, Any, Any]) -> Tensor:
+        """What is added to the products of x with the matrices of these experts."""
+        low = functional.expert_linear(self.dropped(x), self.A.val(), experts)
+        return functional.expert_linear(low, self.B.val(), experts) * self.scale
 
     def of_rows(self, low: Tensor, rows: Tensor, base: Any) -> Tensor:
         """What is added to `rows` of the parameter `base`, where the rows of the product are `low`."""
@@ -121,6 +130,15 @@ class Lora(Adapted):
         product = linear_by(self.base, x, None if scales_base else bias)
         y = product if bias is None or not scales_base else product + bias
         return _sum(y, [(factors.of_linear(x, product, self.base), weight) for factors, weight in used])
+
+    def expert_linear(self, x: Tensor, experts: Tensor[Any, Any, Any], bias: Tensor | None = None) -> Tensor:
+        """See `Reparameterization.expert_linear`."""
+        base = self.base
+        if isinstance(base, Param):
+            y = functional.expert_linear(x, base.val(), experts, bias)
+        else:
+            y = base.expert_linear(x, experts, bias)
+        return _sum(y, [(factors.of_experts(x, experts), weight) for factors, weight in self.weights(x)])
 
     def linear_transposed(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """See `Reparameterization.linear_transposed`."""

@@ -9,10 +9,12 @@ from phlox.tensor.argument_errors import guard_functions
 from phlox.tensor.functional.activation import *
 from phlox.tensor.functional.attention import attention as attention
 from phlox.tensor.functional.classification import *
+from phlox.tensor.functional.contrastive import *
 from phlox.tensor.functional.conv import *
 from phlox.tensor.functional.ctc import *
 from phlox.tensor.functional.dense import *
 from phlox.tensor.functional.encoding import *
+from phlox.tensor.functional.experts import *
 from phlox.tensor.functional.loss import *
 from phlox.tensor.functional.norm import *
 from phlox.tensor.functional.packed import *
@@ -24,8 +26,9 @@ from phlox.tensor.functional.update import *
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "activation": "*", "classification": "*", "conv": "*", "ctc": "*", "dense": "*", "encoding": "*", "loss": "*",
-        "norm": "*", "packed": "*", "pooling": "*", "recurrent": "*", "sampling": "*", "update": "*",
+        "activation": "*", "classification": "*", "contrastive": "*", "conv": "*", "ctc": "*", "dense": "*",
+        "encoding": "*", "experts": "*", "loss": "*", "norm": "*", "packed": "*", "pooling": "*", "recurrent": "*",
+        "sampling": "*", "update": "*",
     },
     here="attention",
 )  # fmt: skip

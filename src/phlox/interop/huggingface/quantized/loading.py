@@ -48,6 +48,8 @@ def method_of(settings: Settings) -> Method | None:
     own = settings.table("quantization_config")
     if own is None or not own.data:
         return None
+    if own.data.get("quant_method") == "mxfp4":  # of gpt-oss, see `mxfp4`
+        return None
     name = own.text("quant_method", "bitsandbytes" if own.data.keys() & _OLD else "")
     if name not in _METHODS:
         raise ConfigError(
@@ -117,7 +119,9 @@ def with_packed(
         numbers = row_numbers(weight.shape[0], inputs_first(name))
         parts = adapter.read(Record({name: LazyTensor.from_array(numbers, name)}), strict=False)
         if not parts.paths() or not all(path in sites.found for path in parts):
-            raise RecordError(f"{name}: a quantized weight cannot be tied to another entry of the file")
+            raise RecordError(
+                f"{name}: a quantized weight cannot be tied to another entry of the file, nor be that of an expert"
+            )
         matrix = weight.read()
         for path in parts:
             rows, axis = rows_in(parts.tensors[path].tensor.read())

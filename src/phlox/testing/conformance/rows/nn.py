@@ -232,4 +232,16 @@ CHANNELS = [
 ]  # fmt: skip
 
 
-ROWS: list[Row] = [*MATMUL, *DENSE, *MORE, *LAYER, *CHANNELS]
+def _experts(rows: int, n: int) -> Any:
+    return np.random.default_rng(rows).integers(0, n, rows).astype(np.int32)
+
+
+EXPERTS: list[Row] = [
+    Row("expert_linear", lambda x, w, e, b: f.expert_linear(x, w, e, b),
+        lambda x, w, e, b: np.einsum("...i,...io->...o", x, w[e]) + b[e],
+        ((normal(3, 4), normal(5, 4, 2), _experts(3, 5), normal(5, 2)), (normal(17, 4), normal(3, 4, 2), _experts(17, 3), normal(3, 2)),
+         (normal(2, 5, 3), normal(4, 3, 2), _experts(10, 4).reshape(2, 5) * 0 + 1, normal(4, 2)), (normal(0, 3), normal(2, 3, 2), _experts(0, 2), normal(2, 2)),
+         (normal(7, 2), normal(1, 2, 3), np.zeros(7, np.int32), normal(1, 3))), factor=4),
+]  # fmt: skip
+
+ROWS: list[Row] = [*EXPERTS, *MATMUL, *DENSE, *MORE, *LAYER, *CHANNELS]

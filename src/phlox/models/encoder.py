@@ -1,0 +1,318 @@
+"""One bidirectional transformer of texts for all families: what differs between them is in its config."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from phlox.backend import Bool, DeviceLike, Float, Int
+from phlox.backend.tracing.symbolic import less
+from phlox.config import Config
+from phlox.errors import ConfigError, KindError, ShapeError
+from phlox.models.causal import Tokens
+from phlox.models.parts import ACTIVATIONS, ActivationName, check_counts, check_positive, check_rates, dense
+from phlox.module import Module, Param
+from phlox.nn import Dropout, Embedding, LayerNorm, MultiHeadAttention, Normal, RotaryEncoding
+from phlox.tensor import Tensor, arange, tensor, where
+from phlox.tensor.functional.operands import check_kind
+
+__all__ = ["BlocksConfig", "Encoder", "EncoderConfig"]
+
+Mask: TypeAlias = Tensor[Any, Any, Any]
+"""Bool or Int [batch, n]: true, or not zero, for tokens; false, or zero, for padding."""
+
+
+class BlocksConfig(Config):
+    """Hyper-parameters of the blocks of an encoder, of texts or of images."""
+
+    n_layers: int = 4
+    d_model: int = 256
+    n_heads: int = 4
+    d_hidden: int | None = None
+    """The width of the hidden layer of the MLP; by default 4 d_model."""
+    dropout: float = 0.1
+    """The dropout rate of the embeddings and of the output of each half of a block."""
+    attention_dropout: float | None = None
+    """The dropout rate of the attention weights; by default `dropout`."""
+    activation: ActivationName = "gelu"
+    epsilon: float = 1e-12
+    """The epsilon of the normalizations."""
+    init_std: float = 0.02
+    """The standard deviation of the initial weights."""
+    norm_place: Literal["before", "after"] = "after"
+    """Where each half of a block is normalized: its input, or the sum of its input and its result."""
+    norm_bias: bool = True
+    """Whether the normalizations have a bias."""
+    embedding_norm: bool = True
+    """Whether the sum of the embeddings is normalized."""
+    first_norm: bool = True
+    """Whether the first block normalizes the input of its attention, if the blocks normalize inputs."""
+    final_norm: bool = False
+    """Whether the result of the last block is normalized."""
+    attention_bias: bool = True
+    """Whether the projections of queries, keys and values have a bias."""
+    out_bias: bool = True
+    """Whether the projection of the result of the attention has a bias."""
+    hidden_bias: bool = True
+    """Whether the layers of the MLP have a bias."""
+    gated: bool = False
+    """Whether a gate scales the hidden layer (Shazeer 2020); the activation is then that of the gate."""
+    causal: bool = False
+    """Whether each token attends only to itself and earlier tokens."""
+
+    def validate(self) -> None:
+        check_counts(n_layers=self.n_layers, d_model=self.d_model, n_heads=self.n_heads, d_hidden=self.d_hidden)
+        if self.d_model % self.n_heads:
+            raise ValueError(f"d_model={self.d_model} does not divide into n_heads={self.n_heads} heads")
+        check_rates(dropout=self.dropout, attention_dropout=self.attention_dropout)
+        check_positive(epsilon=self.epsilon, init_std=self.init_std)
+
+    @property
+    def hidden_width(self) -> int:
+        """The width of the hidden layer of the MLP."""
+        return 4 * self.d_model if self.d_hidden is None else self.d_hidden
+
+    def make_attention(self, layer: int, device: DeviceLike | None) -> MultiHeadAttention:
+        """The attention of a layer."""
+        return MultiHeadAttention(
+            self.d_model,
+            self.n_heads,
+            bias=self.attention_bias,
+            out_bias=self.out_bias,
+            dropout=self.dropout if self.attention_dropout is None else self.attention_dropout,
+            causal=self.causal,
+            initializer=Normal(std=self.init_std),
+            device=device,
+        )
+
+    def make_norm(self, device: DeviceLike | None, width: int | None = None) -> LayerNorm:
+        """A normalization, by default over the width of the model."""
+        return LayerNorm(width or self.d_model, epsilon=self.epsilon, bias=self.norm_bias, device=device)
+
+
+class TextSizes(Config):
+    """What a text consists of."""
+
+    vocabulary: int = 256
+    """The number of different tokens; 256 for bytes."""
+    context: int = 128
+    """The largest number of tokens in a text."""
+
+
+class EncoderConfig(BlocksConfig, TextSizes):
+    """Hyper-parameters of `Encoder`. The defaults are those of a small BERT.
+
+    >>> import phlox as px
+    >>> model = EncoderConfig(vocabulary=10, context=8, n_layers=1, d_model=4, n_heads=2).init()
+    >>> model(px.tensor([[1, 2, 3]])).shape
+    (1, 3, 4)
+    """
+
+    segments: int | None = 2
+    """The number of segment types (for example question and answer); None if there are no segments."""
+    padding_index: int | None = 0
+    """The token whose embedding starts at zero and is not trained, if there is one."""
+    pooler: bool = True
+    """Whether there is a layer that computes one vector for a text, see `Encoder.pooled`."""
+    family: str = ""
+    """The family whose files hold such a model, as in `config.json` ("roberta"); it changes nothing else."""
+    d_embedding: int | None = None
+    """The width of the embeddings, which are projected to that of the model; by default they have the same width."""
+    positions: Literal["learned", "counted", "rotary"] = "learned"
+    """How positions are encoded: "learned" has a vector for each position. "counted" has one for each number of a
+    token that is not `padding_index`, counted from padding_index + 1; padding has the vector `padding_index`. "rotary"
+    is `RotaryEncoding`."""
+    rotary_base: float = 10000.0
+    local_rotary_base: float | None = None
+    """The base of layers with a window; by default as the others."""
+    window: int | None = None
+    """How far away the tokens are, at most, to which a token attends, in layers with a window."""
+    window_layers: tuple[int, ...] = ()
+    """The layers with a window."""
+    distance_bias: bool = False
+    """Whether the distance of two tokens adds a learned number to their attention scores, the same in all layers."""
+
+    def validate(self) -> None:
+        super().validate()
+        check_counts(
+            vocabulary=self.vocabulary,
+            context=self.context,
+            segments=self.segments,
+            d_embedding=self.d_embedding,
+            window=self.window,
+        )
+        if self.positions == "counted" and self.padding_index is None:
+            raise ValueError('positions="counted" needs a padding_index')
+        if self.positions == "rotary" and self.d_model // self.n_heads % 2:
+            raise ValueError(f"rotary positions need heads of even width, got {self.d_model // self.n_heads}")
+
+    def make_attention(self, layer: int, device: DeviceLike | None) -> MultiHeadAttention:
+        """The attention of a layer."""
+        attention = super().make_attention(layer, device)
+        is_local = layer in self.window_layers
+        attention.window = self.window if is_local else None
+        if self.positions == "rotary":
+            base = (is_local and self.local_rotary_base) or self.rotary_base
+            attention.rotary = RotaryEncoding(self.d_model // self.n_heads, base=base)
+        return attention
+
+    @property
+    def embedding_width(self) -> int:
+        """The width of the embeddings."""
+        return self.d_model if self.d_embedding is None else self.d_embedding
+
+    @property
+    def first_position(self) -> int:
+        """The row of the position of the first token in the table of positions."""
+        return (self.padding_index or 0) + 1 if self.positions == "counted" else 0
+
+    def init(self, device: DeviceLike | None = None) -> Encoder:
+        """The model; its parameters are created when they are first used."""
+        return Encoder(self, device)
+
+
+class EncoderBlock(Module):
+    """Attention, then a feed-forward network, each added to its input: [batch, n, d_model] to the same."""
+
+    def __init__(self, config: BlocksConfig, layer: int = 0, device: DeviceLike | None = None) -> None:
+        d_model, d_hidden, std, bias = config.d_model, config.hidden_width, config.init_std, config.hidden_bias
+        self.normalizes_input = config.norm_place == "before"
+        has_norm = config.first_norm or layer > 0 or not self.normalizes_input
+        self.attention = config.make_attention(layer, device)
+        self.norm_1 = config.make_norm(device) if has_norm else None
+        self.gate = dense(d_model, d_hidden, std, bias=bias, device=device) if config.gated else None
+        self.up = dense(d_model, d_hidden, std, bias=bias, device=device)
+        self.down = dense(d_hidden, d_model, std, bias=bias, device=device)
+        self.norm_2 = config.make_norm(device)
+        self.activation: ActivationName = config.activation
+        self.dropout = Dropout(config.dropout)
+
+    def __call__(self, x: Tensor, mask: Mask | None = None) -> Tensor:
+        norm_1 = self.norm_1
+        if norm_1 is None or self.normalizes_input:
+            x = x + self.dropout(self.attention(x if norm_1 is None else norm_1(x), mask=mask))
+            return x + self.dropout(self.mlp(self.norm_2(x)))
+        x = norm_1(x + self.dropout(self.attention(x, mask=mask)))
+        return self.norm_2(x + self.dropout(self.mlp(x)))
+
+    def mlp(self, x: Tensor) -> Tensor:
+        """The layers that are applied to each token separately: [..., d_model] to the same."""
+        activation = ACTIVATIONS[self.activation]
+        if self.gate is None:
+            return self.down(activation(self.up(x)))
+        return self.down(activation(self.gate(x)) * self.up(x))
+
+
+_FAR = 127
+_BORDERS = (12, 16, 23, 32, 46, 64, 91)
+_BUCKETS = [min(distance, 8) + sum(distance >= border for border in _BORDERS) for distance in range(_FAR + 1)]
+"""The bucket of each distance: one for each up to 8, then two for each doubling, as in T5 (Raffel et al. 2020)."""
+
+
+class Encoder(Module):
+    """A bidirectional transformer of texts, described by its config (Devlin et al. 2018).
+
+    Weights start normally distributed with standard deviation `init_std`, biases at zero.
+    """
+
+    def __init__(self, config: EncoderConfig, device: DeviceLike | None = None) -> None:
+        weights, width, d_model = Normal(std=config.init_std), config.embedding_width, config.d_model
+        self.config = config
+        self.tokens = Embedding(
+            config.vocabulary, width, padding_index=config.padding_index, initializer=weights, device=device
+        )
+        rows, is_rotary = config.context + config.first_position, config.positions == "rotary"
+        self.positions = None if is_rotary else Param.deferred((rows, width), weights, device=device)
+        self.segments = None
+        if config.segments is not None:
+            self.segments = Embedding(config.segments, width, initializer=weights, device=device)
+        self.norm = config.make_norm(device, width) if config.embedding_norm else None
+        self.dropout = Dropout(config.dropout)
+        self.projection = None
+        if width != d_model:
+            self.projection = dense(width, d_model, config.init_std, bias=True, device=device)
+        self.distances = None
+        if config.distance_bias:
+            self.distances = Embedding(32, config.n_heads, initializer=weights, device=device)
+        self.blocks = [EncoderBlock(config, layer, device) for layer in range(config.n_layers)]
+        self.final_norm = config.make_norm(device) if config.final_norm else None
+        self.pooler = dense(d_model, d_model, config.init_std, bias=True, device=device) if config.pooler else None
+
+    def __call__(self, tokens: Tokens, *, mask: Mask | None = None, segments: Tokens | None = None) -> Tensor:
+        """Tokens Int [batch, n] to a vector for each, [batch, n, d_model].
+
+        Args:
+            tokens: n is at most the context.
+            mask: [batch, n], Bool or Int: true or not zero for tokens; padding is not attended to.
+            segments: [batch, n]: the segment of each token; by default the first, 0.
+
+        Raises `ShapeError` or `KindError` for tensors of other shapes or kinds.
+        """
+        self._check(tokens, mask, segments)
+        x = self.embed(tokens, segments)
+        is_token = None
+        if mask is not None:
+            is_token = (mask if mask.kind is Bool else mask != 0).expand_dims(1).expand_dims(1)
+        if self.distances is not None:
+            bias = self._bias(tokens)
+            # Not minus infinity: then a text of padding alone would become NaN.
+            is_token = bias if is_token is None else where(is_token, bias, -30000.0)
+        for block in self.blocks:
+            x = block(x, is_token)
+        return x if self.final_norm is None else self.final_norm(x)
+
+    def embed(self, tokens: Tokens, segments: Tokens | None = None) -> Tensor:
+        """The input of the first block: tokens Int [batch, n] to [batch, n, d_model]."""
+        n, config = tokens.shape[1], self.config
+        x = self.tokens(tokens)
+        if self.segments is not None:
+            x = x + (self.segments.weight.val()[0] if segments is None else self.segments(segments))
+        if self.positions is not None:
+            table = self.positions.val()
+            if config.positions == "counted":
+                is_token = (tokens != config.padding_index).int()
+                x = x + table.take(is_token.cumsum(1) * is_token + (config.first_position - 1))
+            else:
+                x = x + (table if n == config.context else table[:n])
+        x = self.dropout(x if self.norm is None else self.norm(x))
+        return x if self.projection is None else self.projection(x)
+
+    def pooled(self, hidden: Tensor) -> Tensor:
+        """One vector for each text, computed from its first token's vector: [batch, n, d_model] to [batch, d_model].
+
+        Raises `ConfigError` for a model without a pooler.
+        """
+        if self.pooler is None:
+            name, config = type(self).__name__, type(self.config).__name__
+            raise ConfigError(f"{name}: this model has no pooler; create it with {config}(pooler=True)")
+        return self.pooler(hidden[:, 0]).tanh()
+
+    def _bias(self, tokens: Tokens) -> Tensor:
+        """The numbers that distances add to scores, [1, n_heads, n, n]."""
+        assert self.distances is not None
+        index = arange(tokens.shape[1], device=tokens.device)
+        distance = index.expand_dims(-1) - index
+        bucket = tensor(_BUCKETS, device=tokens.device).take(distance.abs().clip(0, _FAR)) + (distance < 0).int() * 16
+        return self.distances(bucket).permute_dims((2, 0, 1)).expand_dims(0)
+
+    def _check(self, tokens: Tokens, mask: Mask | None, segments: Tokens | None) -> None:
+        name, limit = type(self).__name__, self.config.context
+        check_kind(name, Int, tokens=tokens, segments=segments)
+        if tokens.ndim != 2 or less(limit, tokens.shape[1]):
+            raise ShapeError(
+                f"{name}: tokens must be [batch, n] with n at most the context of {limit}, got shape {tokens.shape}"
+            )
+        if segments is not None and self.segments is None:
+            raise ConfigError(f"{name}: segments were given, and this model has none; leave them out")
+        check_mask(name, mask)
+        for argument, value in (("mask", mask), ("segments", segments)):
+            if value is not None and value.shape != tokens.shape:
+                raise ShapeError(
+                    f"{name}: {argument} must have the shape of the tokens, {tokens.shape}, got {value.shape}"
+                )
+
+
+def check_mask(name: str, mask: Mask | None) -> None:
+    """Raise `KindError` unless the mask is None, Bool or Int."""
+    if mask is not None and (not isinstance(mask, Tensor) or mask.kind is Float):  # pyright: ignore[reportUnnecessaryIsInstance]
+        kind = "Float" if isinstance(mask, Tensor) else type(mask).__name__  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise KindError(f"{name}: mask must be a Bool or Int tensor, not zero where there is a token, got {kind}")
