@@ -16,7 +16,7 @@ import pytest
 
 import phlox as px
 from phlox.backend import Backend, Jax, NumPy, Torch
-from phlox.models import CausalModel, DecoderConfig, DynamicScaling
+from phlox.models import CausalModel, DecoderConfig, DynamicScaling, ExpertsConfig, LatentConfig
 from phlox.serve import Batcher, BatcherLimits, End, QueueFullError, Request, Token
 from phlox.serve.pool import Pool
 from phlox.serve.prefixes import Prefixes
@@ -129,8 +129,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "learned positions": {"positions": "learned"},
     "positions by length": {"rotary_scaling": DynamicScaling(factor=2.0, context=20)},
     "scores": {"attention_cap": 5.0, "sinks": True},
+    "latents": {
+        "latent": LatentConfig(kv_rank=8, d_content=4, d_rotary=4, d_value=4), "n_kv_heads": None, "window": None,
+        "window_layers": None,
+    },
+    "experts": {"experts": ExpertsConfig(n_experts=4, top_k=2)},
     "tied": {"tied": True, "norm": "layer", "parallel": True},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=list(OPTIONS))
