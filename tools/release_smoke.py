@@ -205,11 +205,11 @@ def serve(folder: Path) -> None:
 
 def grammar(folder: Path) -> None:
     """A grammar allows what fits its schema."""
-    from phlox.serve.grammar import GrammarCompiler
+    from phlox.models.generation.grammar import Grammar
     from phlox.text import BytePairTokenizer
 
-    state = GrammarCompiler(BytePairTokenizer(), 256).json({"const": 7})
-    assert state.mask().nonzero()[0].tolist() == [ord("7")] and state.accept(ord("7"))
+    state = Grammar.json({"const": 7}).matcher(BytePairTokenizer(), 256, frozenset())
+    assert state.allowed().nonzero()[0].tolist() == [ord("7")]
 
 
 EACH: dict[str, Callable[[Path], None]] = {

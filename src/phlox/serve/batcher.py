@@ -335,8 +335,11 @@ class Batcher:
                 values, ids = (part[row][: request.logprobs] for part in alternatives)
                 event = Token(token, logprobs[row], tuple(zip(ids, values, strict=True)))
             try:
-                is_complete = request.grammar is not None and request.grammar.accept(token)
-                is_complete = bool(ticket.report(event)) or is_complete
+                if request.grammar is not None:
+                    request.grammar.add(token)
+                is_complete = bool(ticket.report(event)) or (
+                    request.grammar is not None and request.grammar.is_complete
+                )
             except Exception as error:  # of this request alone
                 self._leave(ticket, "error", str(error) or type(error).__name__)
                 continue

@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from phlox.errors import ConfigError, DataError, RangeError
+from phlox.errors import ConfigError, DataError, ExtraNotInstalledError, RangeError
+from phlox.models.generation.grammar import Grammar
 from phlox.serve.errors import ApiError
 from phlox.serve.fields import Fields, biases, strings
 from phlox.serve.request import Request
@@ -14,7 +15,6 @@ from phlox.serve.steps import ALTERNATIVES
 from phlox.serve.tools import call_schema, form_of
 
 if TYPE_CHECKING:
-    from phlox.serve.grammar import GrammarCompiler, JsonGrammar
     from phlox.text import Tokenizer
 
 MOST_ANSWERS = 128
@@ -52,7 +52,6 @@ class Protocol:
         defaults: options of generation that the model recommends, such as `{"temperature": 0.6}`.
         most_tokens: the largest number of new tokens that a request may ask for.
         timeout: the largest number of seconds that an answer may take.
-        grammars: makes the grammar of an answer in JSON; `ExtraNotInstalledError` without llguidance.
     """
 
     def __init__(
@@ -65,10 +64,9 @@ class Protocol:
         defaults: dict[str, Any],
         most_tokens: int,
         timeout: float | None,
-        grammars: GrammarCompiler | None,
     ) -> None:
         self.tokenizer, self.vocabulary, self.context, self.stops = tokenizer, vocabulary, context, stops
-        self.defaults, self.most_tokens, self.timeout, self.grammars = defaults, most_tokens, timeout, grammars
+        self.defaults, self.most_tokens, self.timeout = defaults, most_tokens, timeout
 
     def chat(self, body: Any) -> Job:
         """A request to /v1/chat/completions."""
@@ -122,7 +120,7 @@ class Protocol:
         prompts: list[list[int]],
         most: int | None,
         options: dict[str, Any],
-        grammar: JsonGrammar | None,
+        grammar: Grammar | None,
         *,
         is_chat: bool,
     ) -> Job:
@@ -152,7 +150,7 @@ class Protocol:
                     self._room(prompt, most),
                     seed=None if seed is None else (seed + number) % 2**63,
                     stop=ends,
-                    grammar=None if grammar is None else grammar.copy(),
+                    grammar=None if grammar is None else grammar.matcher(self.tokenizer, self.vocabulary, self.stops),
                     timeout=self.timeout,
                     **options,
                 )
@@ -253,7 +251,7 @@ class Protocol:
             )
         return tools, named
 
-    def _response_format(self, response_format: dict[str, Any] | None) -> JsonGrammar | None:
+    def _response_format(self, response_format: dict[str, Any] | None) -> Grammar | None:
         kind = "text" if response_format is None else response_format.get("type")
         if response_format is None or kind == "text":
             return None
@@ -268,15 +266,17 @@ class Protocol:
             )
         return self._grammar(cast("dict[str, Any]", schema), "response_format")
 
-    def _grammar(self, schema: dict[str, Any], param: str, before: str = "", after: str = "") -> JsonGrammar:
-        if self.grammars is None:
-            raise ApiError(
-                400, "this server cannot force JSON: install Phlox there with the extra 'grammar'", param=param
-            )
+    def _grammar(self, schema: dict[str, Any], param: str, before: str = "", after: str = "") -> Grammar:
+        """The grammar of JSON that fits a schema, between two fixed texts."""
+        # Flexible spaces could go on without end.
+        spaces = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+        content = json.dumps({**schema, "x-guidance": spaces})
+        grammar = Grammar.lark(f"start: {json.dumps(before)} content {json.dumps(after)}\ncontent: %json {content}\n")
         try:
-            return self.grammars.json(schema, before=before, after=after)
-        except RangeError as error:
-            raise ApiError(400, str(error), param=param) from None
+            grammar.matcher(self.tokenizer, self.vocabulary, self.stops)
+        except (RangeError, ExtraNotInstalledError) as error:
+            raise ApiError(400, f"the JSON schema cannot be followed: {error}", param=param) from None
+        return grammar
 
 
 def _is_token(value: Any) -> bool:

@@ -6,11 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
-
-import numpy as np
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from phlox.errors import PhloxError
+from phlox.models.generation.grammar import GrammarMatcher
 
 __all__ = ["End", "QueueFullError", "Request", "Ticket", "Token"]
 
@@ -19,18 +18,6 @@ Reason: TypeAlias = Literal["stop", "length", "cancelled", "timeout", "error"]
 
 class QueueFullError(PhloxError, RuntimeError):
     """Too many requests wait already, or the batcher is closing."""
-
-
-class Grammar(Protocol):
-    """What restricts the tokens of one answer, as `phlox.serve.grammar.JsonGrammar` does."""
-
-    def mask(self) -> np.ndarray[Any, Any]:
-        """Bool [vocabulary]: the tokens that may be next."""
-        ...
-
-    def accept(self, token: int) -> bool:
-        """Go on with the token that was drawn; returns whether the answer is complete."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +45,8 @@ class Request:
     """Tokens that end the text; they are not part of it."""
     logprobs: int | None = None
     """The number of alternatives to report with each token: 0 for the token's own log-probability alone."""
-    grammar: Grammar | None = None
+    grammar: GrammarMatcher | None = None
+    """What its text must follow; of this request alone."""
     timeout: float | None = None
     """After so many seconds the answer ends, wherever it is."""
 

@@ -27,7 +27,6 @@ from phlox.serve.embedding import embed
 from phlox.serve.errors import ApiError
 from phlox.serve.exchange import ClientGone, Exchange, Finish, Format, Piece
 from phlox.serve.fields import Fields
-from phlox.serve.grammar import GrammarCompiler
 from phlox.serve.metrics import Metrics
 from phlox.serve.predictor import Predictor
 from phlox.serve.protocol import Job, Protocol
@@ -109,10 +108,6 @@ class Server:
         if not hasattr(model.model, "generate"):
             raise ConfigError(f"{self.options.name}: a {type(model.model).__name__} does not generate text")
         vocabulary = model.config.vocabulary
-        try:
-            grammars = GrammarCompiler(model.tokenizer, vocabulary)
-        except ExtraNotInstalledError:
-            grammars = None
         batcher = Batcher(model.model, self.options.batch, compile=self.options.compile)
         protocol = Protocol(
             model.tokenizer,
@@ -122,7 +117,6 @@ class Server:
             defaults=model.options,
             most_tokens=self.options.most_tokens,
             timeout=self.options.timeout,
-            grammars=grammars,
         )
         return protocol, batcher
 

@@ -193,7 +193,7 @@ def options_of(
             if request.logit_bias:
                 values[list(request.logit_bias)] = list(request.logit_bias.values())
             if request.grammar is not None:
-                values[~request.grammar.mask()] = -math.inf
+                values[~request.grammar.allowed()] = -math.inf
         bias = tensor(biases, device=device, kind=Float)
     if any(request.logprobs is not None for request in requests):
         logprobs = tensor(True, device=device)
