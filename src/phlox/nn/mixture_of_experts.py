@@ -22,6 +22,7 @@ __all__ = [
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate=True),
+    "quick_gelu": lambda x: x * functional.sigmoid(x * 1.702),
     "relu": functional.relu,
     "silu": functional.silu,
     "tanh": lambda x: x.tanh(),
@@ -251,7 +252,7 @@ class MixtureOfExperts(Module):
         n_experts: int,
         top_k: int,
         *,
-        activation: Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"] = "silu",
+        activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh"] = "silu",
         limit: float | None = None,
         alpha: float = 1.702,
         bias: bool = False,

@@ -14,13 +14,14 @@ from phlox.errors import IndexRangeError, KindError, ShapeError
 
 def test_operands_that_do_not_fit() -> None:
     x, weight, experts = px.ones((3, 2)), px.ones((4, 2, 5)), px.tensor([0, 1, 3])
-    for arguments, error, words in (
+    cases: Any = (
         ((x, px.ones((4, 3, 5)), experts), ShapeError, "does not fit weight of shape"),
         ((x, px.ones((2, 5)), experts), ShapeError, "does not fit weight of shape"),
         ((x, weight, px.tensor([0, 1])), ShapeError, "experts must name one for each row"),
         ((x, weight, experts, px.ones((5,))), ShapeError, "bias of shape"),
         ((x, weight, experts.float()), KindError, "experts"),
-    ):
+    )
+    for arguments, error, words in cases:
         with pytest.raises(error, match=words):
             px.functional.expert_linear(*arguments)
 

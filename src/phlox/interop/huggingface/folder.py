@@ -167,6 +167,18 @@ def adapter_for(config: Config) -> Adapter:
     return family.adapter(config, family.saved_prefix(config))
 
 
+def add_family(family: Family) -> None:
+    """Read and save folders of one more family of models; one that was added later is asked first.
+
+    docs/how-to/add-a-family.md writes one.
+
+    Raises `TypeError` for anything but an instance of `Family`.
+    """
+    if not isinstance(family, Family):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"add_family: the family must be an instance of a subclass of Family, got {family!r}")
+    FAMILIES.insert(0, family)
+
+
 def family_and_config(settings: Settings) -> tuple[Family, Any]:
     """The family of models with these settings, and our config."""
     kind = settings.text("model_type")
@@ -174,7 +186,9 @@ def family_and_config(settings: Settings) -> tuple[Family, Any]:
     if family is None:
         supported = ", ".join(family.model_type for family in FAMILIES)
         raise ConfigError(
-            f"{settings.location}: models of the type {kind[:100]!r} are not supported; supported are: {supported}"
+            f"{settings.location}: models of the type {kind[:100]!r} are not supported; supported are: {supported}. "
+            "If it is one of the known kinds under other names, a class of some twenty lines reads it: see "
+            "docs/how-to/add-a-family.md, and add it with phlox.interop.huggingface.add_family"
         )
     settings = settings.renamed(family.other_names)
     family.check(settings)
