@@ -216,7 +216,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "tool_choice": ({"tool_choice": "required"}, 400, "tool_choice must be"),
     "format": ({"response_format": {"type": "xml"}}, 400, "response_format must be"),
     "schema": (
-        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "text"}}}}, 400, "cannot be followed",
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "text"}}}}, 400, "be followed",
     ),
     "audio": ({"modalities": ["audio"]}, 400, "modalities=.* is not supported"),
 }  # fmt: skip
