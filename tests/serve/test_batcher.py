@@ -1,6 +1,6 @@
 """Continuous batching: every answer is the one that the model gives alone, whatever else is in the batch.
 
-Serves: src/phlox/serve/{batcher,steps,pool,prefixes,request}.py
+Serves: src/phlox/serve/{batcher,steps,pool,request}.py
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from phlox.backend import Backend, Jax, NumPy, Torch
 from phlox.models import CausalModel, DecoderConfig, DynamicScaling, ExpertsConfig, LatentConfig
 from phlox.serve import Batcher, BatcherLimits, End, QueueFullError, Request, Token
 from phlox.serve.pool import Pool
-from phlox.serve.prefixes import Prefixes
 
 VOCABULARY, CONTEXT = 50, 160
 
@@ -170,17 +169,18 @@ def test_logprobs_are_those_of_the_model() -> None:
 
 def test_a_shared_beginning_is_computed_once() -> None:
     model = model_on(NumPy(float="f64"))
-    first = Request(list(range(30)), 8, temperature=0.0)
+    first = Request(list(range(35)), 14, temperature=0.0)
     with Batcher(model) as batcher:
         tokens, _ = batcher.answer(first)
         longer = Request([*first.prompt, *tokens, 3, 4], 8, temperature=0.0)  # as the next message of a chat
         again, end = batcher.answer(longer)
         _, same = batcher.answer(first)
     assert again == alone(model, longer)
-    assert end.n_reused == len(first.prompt) + len(tokens) - 1 and same.n_reused == len(first.prompt) - 1
+    assert len(first.prompt) + len(tokens) == 49
+    assert end.n_reused == 48 and same.n_reused == 32  # whole blocks of 16 tokens
     with Batcher(model, BatcherLimits(slots=2)) as batcher:  # the second begins before the first has ended
-        answers = answers_of(batcher, [first, longer, Request([0, 1, 2, 49], 3, temperature=0.0)])
-    assert [end.n_reused for _, end in answers] == [0, 30, 3] and answers[1][0] == again
+        answers = answers_of(batcher, [first, longer, Request([*range(16), 49], 3, temperature=0.0)])
+    assert [end.n_reused for _, end in answers] == [0, 32, 16] and answers[1][0] == again
     with Batcher(model, BatcherLimits(prefix_tokens=0)) as batcher:
         batcher.answer(first)
         assert batcher.answer(first)[1].n_reused == 0
@@ -294,23 +294,6 @@ def test_closing_finishes_what_was_taken_or_ends_it() -> None:
         assert batcher.close(finish=finish, timeout=60)
         assert {end.reason for end in ends if isinstance(end, End)} == reasons
         assert sum(isinstance(end, End) for end in ends) == 4
-
-
-def test_what_was_not_used_for_the_longest_is_forgotten() -> None:
-    prefixes = Prefixes(10)
-    columns = [((px.ones((1,), device="numpy"), px.ones((1,), device="numpy")),) for _ in range(3)]
-    prefixes.store([1, 2, 3], columns[0])
-    prefixes.store([1, 2, 3, 4], columns[1])
-    prefixes.store([1, 2], columns[2])
-    assert prefixes.lookup([1, 2, 3, 5]) == (3, columns[1]) and prefixes.n_tokens == 4
-    prefixes.store([7, 8, 9], columns[0])
-    assert prefixes.lookup([1, 9]) == (1, columns[1])
-    prefixes.store([6] * 5, columns[2])
-    assert prefixes.lookup([7, 8, 9]) == (0, ()) and prefixes.n_tokens == 9
-    prefixes.store([5] * 11, columns[2])
-    assert prefixes.lookup([5]) == (0, ()) == prefixes.lookup([])
-    prefixes.clear()
-    assert prefixes.lookup([6]) == (0, ()) and prefixes.n_tokens == 0
 
 
 @pytest.mark.parametrize("backend", [NumPy(), Torch(), Jax()], ids=repr)

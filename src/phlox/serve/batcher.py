@@ -15,12 +15,13 @@ import numpy as np
 
 from phlox.backend.contract.backend import engine_of
 from phlox.errors import RangeError
+from phlox.models.generation.decoding import Drawn, Rule, choose
+from phlox.models.generation.prefix_cache import PrefixCache
 from phlox.random import stream as random_stream
 from phlox.serve import steps
 from phlox.serve.pool import BLOCK, Pool, round_up
-from phlox.serve.prefixes import Prefixes
 from phlox.serve.request import End, QueueFullError, Reason, Report, Request, Ticket, Token
-from phlox.serve.steps import Choice, Columns, options_of
+from phlox.serve.steps import Columns, cache_of, columns_of, rule_of
 from phlox.tensor import tensor
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class BatcherLimits:
     chunk: int = 256
     """So many tokens of prompts are processed between two tokens of the running texts: the longest that these wait."""
     prefix_tokens: int = 16384
-    """Of so many tokens of earlier texts keys and values are kept, for requests that begin in the same way."""
+    """The largest number of tokens of earlier texts whose keys and values are kept, for requests that begin alike."""
 
 
 @dataclass(slots=True)
@@ -99,12 +100,17 @@ class Batcher:
         self._compile = backend.compiles and (engine_of(backend).prefers_compiled if compile == "auto" else compile)
         self._extend = steps.compiled_extend if self._compile else steps.extend
         self._advance = steps.compiled_advance if self._compile else steps.advance
-        self._choose = steps.compiled_choose if self._compile else steps.choose
+        self._choose = steps.compiled_choose if self._compile else choose
         # Frequencies of rotary positions that depend on the length of a text: it is processed as a whole.
         scaling = getattr(model.config, "rotary_scaling", None)
         self._is_by_length = scaling is not None and scaling.is_by_length
         self._pool = Pool(model, limits.slots, self.context, self._compile)
-        self._prefixes = Prefixes(0 if self._is_by_length else limits.prefix_tokens)
+        self._prefixes: PrefixCache | None = None
+        if limits.prefix_tokens and not self._is_by_length:
+            size = sum(x.nbytes for layer in model.init_cache(1, 1) for x in (layer.key, layer.value))
+            # In programs, few sizes.
+            block = BLOCK if self._compile else 16
+            self._prefixes = PrefixCache(model, max_bytes=limits.prefix_tokens * size, block=block)
         self._waiting: deque[Ticket] = deque()
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._prompt: _Prompt | None = None
@@ -213,7 +219,8 @@ class Batcher:
                 while not (self._waiting or self._prompt or self._running or self._calls):
                     self._pool.clear()
                     if self._is_closing:
-                        self._prefixes.clear()
+                        if self._prefixes is not None:
+                            self._prefixes.clear()
                         return
                     self._changed.wait()
             try:
@@ -261,9 +268,9 @@ class Batcher:
             piece = np.zeros((1, width), np.int32)
             piece[0, :count] = tokens[prompt.n : prompt.n + count]
             start = tensor(prompt.n, device=self._device)
-            logits, prompt.columns = self._extend(
-                self._model, tensor(piece, device=self._device), count, prompt.columns, start
-            )
+            columns = self._pool.in_use(prompt.columns, 1, prompt.n + count)
+            logits, columns = self._extend(self._model, tensor(piece, device=self._device), count, columns, start)
+            prompt.columns = self._pool.kept(prompt.columns, columns)
             prompt.n += count
             budget -= count
             self.counts["prompt_tokens"] += count
@@ -278,11 +285,13 @@ class Batcher:
             ticket = self._waiting.popleft()
             self._prompt = _Prompt(ticket, (), 0)
         prompt = ticket.request.prompt
-        n, prefix = self._prefixes.lookup(prompt[:-1])
-        n = n // BLOCK * BLOCK if self._compile else n  # few sizes, so few programs
-        self._prompt.columns = self._pool.copied(prefix, n, round_up(len(prompt), BLOCK, self.context))
-        self._prompt.n = ticket.n_reused = n
-        self.counts["reused_tokens"] += n
+        columns = self._pool.fresh(1, round_up(len(prompt), BLOCK, self.context))
+        if self._prefixes is not None:
+            cache = cache_of(columns, tensor(0, device=self._device))
+            cache, ticket.n_reused = self._prefixes.restore(cache, np.asarray([prompt]))
+            columns = columns_of(cache)
+        self._prompt.columns, self._prompt.n = columns, ticket.n_reused
+        self.counts["reused_tokens"] += ticket.n_reused
         return True
 
     def _join(self, prompt: _Prompt, logits: Any) -> None:
@@ -290,16 +299,22 @@ class Batcher:
         ticket, row = prompt.ticket, len(self._running)
         self._pool.fit(row + 1, max(map(len, (text.tokens for text in (*self._running, ticket)))) + 1)
         self._pool.insert(row, prompt.columns)
-        self._prefixes.store(ticket.request.prompt, prompt.columns)
+        self._keep_prefix(prompt.columns, 0, ticket.request.prompt)
         self._prompt = None
         self._running.append(ticket)
-        self._accept([ticket], self._choose(logits, self._options([ticket], 1)))
+        self._accept([ticket], self._choose(logits, self._rule([ticket], 1)))
+
+    def _keep_prefix(self, columns: Columns, row: int, tokens: list[int]) -> None:
+        """Keep the keys and values of a text for others that begin alike."""
+        if self._prefixes is not None:
+            self._prefixes.add(cache_of(columns, tensor(0, device=self._device)), row, tokens)
 
     def _advance_rows(self) -> None:
         """One step of the model: a token for each running text."""
         tickets = list(self._running)
-        self._pool.fit(len(tickets), max(len(ticket.tokens) for ticket in tickets))
-        columns = self._pool.in_use(len(tickets))
+        longest = max(len(ticket.tokens) for ticket in tickets)
+        self._pool.fit(len(tickets), longest)
+        columns = self._pool.in_use(self._pool.columns, len(tickets), longest)
         rows = columns[0][0].shape[0]
         tokens, positions = np.zeros((rows, 1), np.int32), np.zeros(rows, np.int32)
         tokens[: len(tickets), 0] = [ticket.tokens[-1] for ticket in tickets]
@@ -307,24 +322,24 @@ class Batcher:
         logits, columns = self._advance(
             self._model, tensor(tokens, device=self._device), columns, tensor(positions, device=self._device)
         )
-        self._pool.keep(columns)
+        self._pool.columns = self._pool.kept(self._pool.columns, columns)
         self.counts["steps"] += 1
-        self._accept(tickets, self._choose(logits, self._options(tickets, rows)))
+        self._accept(tickets, self._choose(logits, self._rule(tickets, rows)))
 
-    def _options(self, tickets: list[Ticket], rows: int) -> steps.RowOptions:
+    def _rule(self, tickets: list[Ticket], rows: int) -> Rule:
         length = max(len(ticket.tokens) for ticket in tickets)
         length = round_up(length, BLOCK, self.context) if self._compile else length
-        return options_of(tickets, rows, self.vocabulary, length, self._device, few_programs=self._compile)
+        return rule_of(tickets, rows, self.vocabulary, length, self._device, few_programs=self._compile)
 
-    def _accept(self, tickets: list[Ticket], choice: Choice) -> None:
+    def _accept(self, tickets: list[Ticket], drawn: Drawn) -> None:
         """Report the next token of each of these texts; those that end with it leave."""
-        drawn: list[int] = choice.token.tolist()
+        tokens: list[int] = drawn.token[:, 0].tolist()
         logprobs = alternatives = None
-        if choice.logprob is not None and choice.alternatives is not None:
-            logprobs = choice.logprob.tolist()
-            alternatives = [x.tolist() for x in choice.alternatives]
+        if drawn.logprob is not None and drawn.alternatives is not None:
+            logprobs = drawn.logprob[:, 0].tolist()
+            alternatives = [x.tolist() for x in drawn.alternatives]
         for row, ticket in enumerate(tickets):
-            token, request = drawn[row], ticket.request
+            token, request = tokens[row], ticket.request
             if token in request.stop:
                 self._leave(ticket, "stop")
                 continue
@@ -332,7 +347,7 @@ class Batcher:
             self.counts["tokens"] += 1
             event = Token(token, None, ())
             if request.logprobs is not None and logprobs is not None and alternatives is not None:
-                values, ids = (part[row][: request.logprobs] for part in alternatives)
+                ids, values = (part[row][: request.logprobs] for part in alternatives)
                 event = Token(token, logprobs[row], tuple(zip(ids, values, strict=True)))
             try:
                 if request.grammar is not None:
@@ -351,10 +366,8 @@ class Batcher:
     def _leave(self, ticket: Ticket, reason: Reason, message: str = "") -> None:
         """A text has ended: the last row takes its place."""
         row, last = self._running.index(ticket), len(self._running) - 1
-        n = len(ticket.tokens) - 1  # the last token was drawn, and not yet processed
-        n = n // BLOCK * BLOCK if self._compile else n
-        if 0 < n <= self._prefixes.capacity and reason in ("stop", "length"):
-            self._prefixes.store(ticket.tokens[:n], self._pool.copied(self._pool.row(row, n), n, n))
+        if reason in ("stop", "length"):  # the last token was drawn, and not yet processed
+            self._keep_prefix(self._pool.columns, row, ticket.tokens[:-1])
         self._pool.move(last, row)
         self._running[row] = self._running[last]
         self._running.pop()

@@ -7,7 +7,8 @@ import math
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from phlox.serve.answer_text import AnswerText
+from phlox.models.generation.ends import StopText
+from phlox.serve.answer_text import AnswerDecoder
 from phlox.serve.errors import ApiError
 from phlox.serve.request import End, QueueFullError, Token
 from phlox.serve.tools import ToolCall, ToolText
@@ -91,14 +92,15 @@ class Exchange:
 
     def _reporter(self, index: int) -> Report:
         """What the batcher calls, in the thread of the model."""
-        text = AnswerText(self._tokenizer, self._job.stops, shows_markers=bool(self._job.tools))
+        decoder = AnswerDecoder(self._tokenizer, shows_markers=bool(self._job.tools))
+        text = StopText(decoder, self._job.stops)
         tools = ToolText(self._job.tools) if self._job.tools else None
 
         def report(event: Token | End) -> bool:
             if isinstance(event, Token):
                 piece = text.add(event.token)
                 self._push(Piece(index, piece if tools is None else tools.add(piece), event))
-                return text.is_stopped
+                return text.is_complete
             piece, calls = text.end(), list[ToolCall]()
             if tools is not None:
                 piece = tools.add(piece)

@@ -33,22 +33,13 @@ class Pool:
         self.columns: Columns = ()
         self.rows: int = 0
         self.capacity: int = 0
+        key, _ = self.fresh(1, 1)[0]
+        self.is_writable: bool = key.backend.is_plain(key.primitive)
+        """Are its arrays written to in place, through views of them, too?"""
 
     def fresh(self, rows: int, capacity: int) -> Columns:
         """Empty columns."""
         return tuple((layer.key, layer.value) for layer in self.model.init_cache(rows, capacity))
-
-    def copied(self, columns: Columns, n: int, capacity: int) -> Columns:
-        """Columns for a single text of up to `capacity` tokens, with copies of the first n of `columns`."""
-        new = self.fresh(1, capacity)
-        if not n:
-            return new
-        first = tensor(0, device=new[0][0].device)
-        return tuple(
-            (compute("write_from", key, old_key[:, :, :n], first, 2, True),
-             compute("write_from", value, old_value[:, :, :n], first, 2, True))
-            for (key, value), (old_key, old_value) in zip(new, columns, strict=True)
-        )  # fmt: skip
 
     def fit(self, rows: int, capacity: int) -> None:
         """Have space for so many rows and tokens. Space is given back when a quarter of it would be enough."""
@@ -64,20 +55,17 @@ class Pool:
         """Give all space back."""
         self.columns, self.rows, self.capacity = (), 0, 0
 
-    @property
-    def is_writable(self) -> bool:
-        """Are its arrays written to in place, through views of them, too?"""
-        key = self.columns[0][0]
-        return key.backend.is_plain(key.primitive)
+    def in_use(self, columns: Columns, rows: int, n: int) -> Columns:
+        """Of these columns the first of the first rows, for a step that needs no others; a program takes all."""
+        return _views(columns, slice(rows), n) if self._writes_to_views else columns
 
-    def in_use(self, rows: int) -> Columns:
-        """The columns of at least the first rows, for a step: without a compiled program, of no others."""
-        return _views(self.columns, slice(rows)) if self.is_writable and not self.is_compiled else self.columns
-
-    def keep(self, columns: Columns) -> None:
+    def kept(self, old: Columns, new: Columns) -> Columns:
         """The columns after a step: new arrays, unless it wrote to views of the old ones."""
-        if columns[0][0].shape[0] == self.rows:
-            self.columns = columns
+        return old if self._writes_to_views else new
+
+    @property
+    def _writes_to_views(self) -> bool:
+        return self.is_writable and not self.is_compiled
 
     def insert(self, row: int, columns: Columns) -> None:
         """Write a single text into a row. The rest of the row becomes zero: an earlier text may have left NaN there."""

@@ -8,6 +8,8 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
+from phlox.models.generation.ends import first_of
+
 MARKERS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>")
 """What begins a call: of Hermes and Qwen; of Mistral; of Llama 3, which often leaves it out."""
 
@@ -26,15 +28,6 @@ class ToolCall(NamedTuple):
         """In OpenAI's form, with an id of its own."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
-
-
-def first_of(text: str, patterns: Sequence[str]) -> int:
-    """Where the first of some patterns begins, or may begin at the end of the text; its length if there is none."""
-    begin = min((i for i in map(text.find, patterns) if i >= 0), default=-1)
-    if begin >= 0:
-        return begin
-    partial = [n for pattern in patterns for n in range(len(pattern)) if text.endswith(pattern[:n])]
-    return len(text) - max(partial, default=0)
 
 
 class ToolText:

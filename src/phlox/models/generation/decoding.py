@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from phlox.backend import Device, Float
+from phlox.backend import Bool, Float
 from phlox.backend.contract.backend import engine_of
 from phlox.models.generation.ends import TextEnds
 from phlox.models.generation.processing import History, Processing, history_of, process
 from phlox.models.generation.prompts import Batch, Tokens, every_nth
-from phlox.models.generation.sampling import Cuts, Sampling, sample
+from phlox.models.generation.sampling import Cuts, Sampling, sample, units_of
 from phlox.nn.key_value_cache import KeyValueCache, OwnedKeyValueCache
 from phlox.nn.small_caches import Int4KeyValueCache, Int8KeyValueCache, WindowKeyValueCache, owned
-from phlox.random import Stream, uniform
-from phlox.random import stream as random_stream
-from phlox.tensor import Tensor, arange, concat, tensor, zeros
+from phlox.random import Stream
+from phlox.tensor import Tensor, arange, concat, tensor, where, zeros
 from phlox.transform import compile as compiled
 
 if TYPE_CHECKING:
@@ -48,6 +47,8 @@ class Rule(NamedTuple):
     """[k]: 0, 1, ...; the likeliest tokens of these ranks are returned, too. Its length is fixed in a program."""
     mask: Numbers | None = None
     """What is added to the logits in the end, see `TextEnds.mask`."""
+    is_greedy: Tensor[Any, Any, Bool] | None = None
+    """[batch, 1]: the rows whose most likely token is chosen, whatever the sampling of the others."""
 
 
 class Drawn(NamedTuple):
@@ -125,7 +126,7 @@ def draws(generation: Generation) -> Iterator[Drawn]:
     for number in range(count):
         if isinstance(rule, Rule):
             streams = None if rule.sampling.temperature is None else generation.streams
-            units = None if streams is None else _units(streams, device)
+            units = None if streams is None else units_of(streams, device)
             rule = rule._replace(units=units, mask=ends.mask(device))
         if filled < context:
             drawn, cache = functions.decode(generation.model, token, cache, rule)
@@ -225,15 +226,6 @@ def fill(
         begin, size = begin + size, chunk
         part = window[:, begin : begin + chunk]
     return part, size, cache, rows
-
-
-def _units(streams: list[Stream], device: Device) -> Tokens:
-    """A random number of 24 bits of each stream: [batch, 1]."""
-    units: list[list[int]] = []
-    for row in streams:
-        with random_stream(row):
-            units.append([int(uniform((), device="numpy").item() * 2**24)])
-    return tensor(units, device=device)
 
 
 def _pays(generation: Generation) -> bool:
@@ -364,7 +356,7 @@ def _prefill(
 ) -> tuple[Tokens | Drawn, CausalCache]:
     """What follows the first `count` tokens, and the cache with these; the other tokens are padding."""
     logits, cache = last_logits(model, tokens, count, cache)
-    return _choose(logits, rule), cache
+    return choose(logits, rule), cache
 
 
 def _share(
@@ -377,7 +369,7 @@ def _share(
 ) -> tuple[Tokens | Drawn, CausalCache]:
     """As `_prefill`, but there is a text for each of these rows, and in the new cache."""
     logits, cache = last_logits(model, tokens, count, cache)
-    return _choose(logits.take(rows, 0), rule), reordered(cache, rows)
+    return choose(logits.take(rows, 0), rule), reordered(cache, rows)
 
 
 def _decode(
@@ -388,10 +380,10 @@ def _decode(
 ) -> tuple[Tokens | Drawn, CausalCache]:
     """What follows the cached tokens and `token` [batch, 1], and the extended cache."""
     logits, cache = model(token, cache=cache)
-    return _choose(logits, rule), cache
+    return choose(logits, rule), cache
 
 
-def _choose(logits: Tensor, rule: Sampling | Rule) -> Tokens | Drawn:
+def choose(logits: Tensor, rule: Sampling | Rule) -> Tokens | Drawn:
     """The next tokens, by their logits [batch, 1, vocabulary]."""
     if isinstance(rule, Sampling):
         return sample(logits, rule)
@@ -400,6 +392,8 @@ def _choose(logits: Tensor, rule: Sampling | Rule) -> Tokens | Drawn:
     if rule.mask is not None:
         changed = changed + rule.mask[:, None]
     token = sample(changed, rule.sampling, rule.cuts, rule.units)
+    if rule.is_greedy is not None:
+        token = where(rule.is_greedy, changed.argmax(-1), token)
     history = None if history is None else history.add(token)
     if not rule.logprobs:
         return Drawn(token, None, history)

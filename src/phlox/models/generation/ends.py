@@ -59,21 +59,19 @@ class StopText:
         if self.is_complete:
             return ""
         text = self._held + text
-        begins = [text.index(string) for string in self._strings if string in text]
-        if begins:
-            self.is_complete, self._held = True, ""
-            return text[: min(begins)]
-        size = max([_overlap(text, string) for string in self._strings], default=0)
-        self._held = text[len(text) - size :]
-        return text[: len(text) - size]
+        begin = first_of(text, self._strings)
+        self.is_complete = any(text.startswith(string, begin) for string in self._strings)
+        self._held = "" if self.is_complete else text[begin:]
+        return text[:begin]
 
 
-def _overlap(text: str, string: str) -> int:
-    """The length of the longest end of the text with which the string begins."""
-    return next(
-        (size for size in range(min(len(text), len(string) - 1), 0, -1) if text.endswith(string[:size])),
-        0,
-    )
+def first_of(text: str, strings: Sequence[str]) -> int:
+    """Where the first of some strings begins, or may begin at the end of the text; its length if there is none."""
+    begins = [begin for begin in map(text.find, strings) if begin >= 0]
+    if begins:
+        return min(begins)
+    sizes = [size for string in strings for size in range(len(string)) if text.endswith(string[:size])]
+    return len(text) - max(sizes, default=0)
 
 
 class Matcher(Protocol):

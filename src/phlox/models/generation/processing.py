@@ -44,7 +44,7 @@ class Processing(NamedTuple):
     """What is done to logits, in this order; a None does nothing. One program serves all values of a number."""
 
     bias: Tensor[Any, Any, Float] | None
-    """[vocabulary]; minus infinity for a banned token."""
+    """[vocabulary], or [batch, vocabulary]; minus infinity for a banned token."""
     repetition_penalty: float | None
     ngram: Tensor[Any, Any, Bool] | None
     """For each of some previous tokens, from the last: must it be equal for an n-gram to be repeated?"""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from phlox import random
-from phlox.backend import Float, Int
+from phlox.backend import Device, Float, Int
 from phlox.backend.contract.backend import without_autodiff
 from phlox.errors import RangeError
 from phlox.models.generation.prompts import integer_of, number_of
-from phlox.tensor import Tensor, arange, where
+from phlox.tensor import Tensor, arange, tensor, where
 
 
 class Sampling(NamedTuple):
@@ -77,6 +78,17 @@ def sample(
         return logits.argmax(-1)
     logits = filtered(logits, sampling, cuts, sampling.temperature)
     return random.categorical(logits) if units is None else _chosen(logits, units)
+
+
+def units_of(streams: Sequence[random.Stream], device: Device) -> Tensor[Any, Any, Int]:
+    """The next random number of 24 bits of each stream: [batch, 1]."""
+    return tensor([[next_unit(stream)] for stream in streams], device=device)
+
+
+def next_unit(stream: random.Stream) -> int:
+    """The next random number of 24 bits of a stream."""
+    with random.stream(stream):
+        return int(random.uniform((), device="numpy").item() * 2**24)
 
 
 def filtered(logits: Tensor, sampling: Sampling, cuts: Cuts | None, temperature: float) -> Tensor:

@@ -106,6 +106,12 @@ class Update(Backend):
         if not (self.is_plain(x) and self.is_plain(start)) or is_traced_by_others():
             return super().write_from(x, values, start, axis, donated)
         out = x if donated else x.clone()
+        if start.ndim and values.shape[axis] == 1:  # the indices are known without waiting for the device
+            cells, new = out.movedim(axis, 1), values.movedim(axis, 1)[:, 0]
+            rows, column = torch.arange(len(start), device=start.device), start.clamp(max=x.shape[axis] - 1)
+            fits = (start < x.shape[axis]).view(-1, *(1,) * (new.ndim - 1))
+            cells[rows, column] = torch.where(fits, new, cells[rows, column])
+            return out
         if start.ndim:
             columns = start[:, None] + torch.arange(values.shape[axis], device=start.device)
             row, column = torch.nonzero(columns < x.shape[axis], as_tuple=True)
