@@ -12,9 +12,19 @@ import pytest
 import phlox as px
 from phlox.backend import NumPy
 from phlox.cli import main
+from phlox.errors import ConfigError
+from phlox.models import (
+    EncoderClassifierConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    ImageClassifierConfig,
+    LanguageModel,
+    VisionEncoderConfig,
+)
 from phlox.serve import Server, ServerOptions
 from phlox.serve.errors import ApiError
 from phlox.serve.predictor import Input, Predictor, is_predictor, predictor_of
+from phlox.text import BytePairTokenizer
 from tests.cli.support import SMALL
 from tests.serve.support import running
 
@@ -64,6 +74,38 @@ def test_an_onnx_file(tmp_path: Path) -> None:
     answer = predictor_of(path, "numpy")({"inputs": [[1.0, 2.0]]})
     (output,) = answer["outputs"].values()
     np.testing.assert_allclose(output, layer(px.tensor([[1.0, 2.0]], device=NumPy())).numpy(), rtol=1e-5)
+
+
+def test_a_classifier_of_texts() -> None:
+    encoder = EncoderConfig(vocabulary=260, context=8, n_layers=1, d_model=8, n_heads=2)
+    model = EncoderClassifierConfig(encoder, classes=3).init("numpy").init(0)
+    with running(Server(LanguageModel(model, BytePairTokenizer()))) as address:
+        answer = httpx.post(f"{address}/predict", json={"inputs": ["abc", "de"]}).json()
+        refused = httpx.post(f"{address}/predict", json={"inputs": ["abc", "much too long"]})
+        assert httpx.post(f"{address}/predict", json={"inputs": [1]}).json()["error"]["message"].endswith("be texts")
+    for text, row in zip(["abc", "de"], answer["outputs"]["logits"], strict=True):
+        expected = model.valid()(px.tensor([list(text.encode())], device="numpy"))[0].numpy()
+        np.testing.assert_allclose(row, expected, rtol=1e-5)
+    assert refused.status_code == 400 and "from 1 to 8" in refused.json()["error"]["message"]
+
+
+def test_a_classifier_of_images() -> None:
+    encoder = VisionEncoderConfig(image_size=(4, 4), patch_size=(2, 2), n_layers=1, d_model=8, n_heads=2)
+    model = ImageClassifierConfig(encoder, classes=3).init("numpy").init(0)
+    images = np.random.default_rng(0).random((2, 3, 4, 4)).astype(np.float32)
+    with running(Server(LanguageModel(model))) as address:
+        answer = httpx.post(f"{address}/predict", json={"inputs": {"images": images.tolist()}}).json()
+        (entry,) = httpx.get(f"{address}/v1/models").json()["data"][0]["inputs"]
+    expected = model.valid()(px.tensor(images, device="numpy")).numpy()
+    np.testing.assert_allclose(answer["outputs"]["logits"], expected, rtol=1e-5)
+    assert entry == {"name": "images", "shape": ["rows", 3, 4, 4], "type": "float32"}
+
+
+def test_an_encoder_decoder_is_refused() -> None:
+    sizes = {"vocabulary": 260, "d_model": 8, "n_heads": 2, "n_layers": 1}
+    model = EncoderDecoderConfig(**sizes).init("numpy")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="needs a decoder"):
+        Server(LanguageModel(model, BytePairTokenizer()))
 
 
 @pytest.mark.full

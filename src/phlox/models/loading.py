@@ -38,7 +38,8 @@ def load(
 
     The tokens that end a text, and the options of sampling, are those of `generation_config.json`; options are used
     only if `do_sample` is true there. If the folder has no tokenizer, `tokenizer` is None. Other kinds of models, such
-    as encoders, come in the same wrapper: `load(folder).model`.
+    as encoders, come in the same wrapper: `load(folder).model`. A folder of sentence-transformers is loaded as a
+    `SentenceEncoder`.
 
     Args:
         folder: the path of a folder or of a GGUF file, or a name on the Hub.
@@ -71,6 +72,8 @@ def load(
 def _model(path: Path, device: DeviceLike | None) -> Any:
     if (path / "architecture.json").is_file():
         return load_model(path, device)
+    if (path / "modules.json").is_file():
+        return import_module(_HUGGING_FACE).load_sentence_encoder(path, device=device)
     if (path / "config.json").is_file():
         return _load_by(_HUGGING_FACE, path, device)
     raise ConfigError(

@@ -7,14 +7,37 @@ from typing import Any
 
 import numpy as np
 
-from phlox.tensor import tensor
+from phlox.errors import ConfigError
+from phlox.models import CausalModel, Encoder, SentenceEncoder, pool
+from phlox.tensor import functional, tensor
 
 
-def embed(model: Any, tokens: Sequence[int]) -> np.ndarray[Any, Any]:
-    """The vector of a text, of length one: the mean of the last hidden states of its tokens. [d_model].
+class Embedder:
+    """Makes one vector of a text.
 
-    The model is a `CausalModel`.
+    A `SentenceEncoder` does so by itself. For a `CausalModel` or an `Encoder`, it is the mean of the last hidden states
+    of the tokens, of length one.
+
+    Raises `ConfigError` for another model.
     """
-    device = model.tokens.weight.device
-    hidden = model.valid().hidden(tensor([list(tokens)], device=device))[0].mean(0).numpy().astype(np.float32)
-    return hidden / max(float(np.linalg.norm(hidden)), 1e-12)
+
+    def __init__(self, model: Any) -> None:
+        if not isinstance(model, (CausalModel, Encoder, SentenceEncoder)):
+            raise ConfigError(f"a {type(model).__name__} makes no vectors of texts")
+        self._model: Any = model.valid()
+        self.config: Any = self._model.config.model if isinstance(model, SentenceEncoder) else self._model.config
+        """The config of the model that reads the tokens."""
+
+    def __call__(self, tokens: Sequence[int], size: int | None = None) -> np.ndarray[Any, Any]:
+        """The vector of a text, as float32. With `size`, its first numbers, of length one again if the vector was."""
+        _, param = next(iter(self._model.named_params()))
+        text = tensor([list(tokens)], device=param.device)
+        is_sentences = isinstance(self._model, SentenceEncoder)
+        if is_sentences:
+            vector = self._model(text)
+        else:
+            vector = pool(self._model.hidden(text) if isinstance(self._model, CausalModel) else self._model(text))
+        vector = vector if size is None else vector[:, :size]
+        if not is_sentences or (size is not None and self._model.config.normalized):
+            vector = functional.normalize(vector)
+        return vector[0].numpy().astype(np.float32)

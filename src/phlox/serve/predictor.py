@@ -1,4 +1,4 @@
-"""Models of arrays for /predict: ONNX files, and the models of runs."""
+"""Models of arrays for /predict: ONNX files, classifiers of texts and images, and the models of runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from phlox.backend import Bool, Float, Int
-from phlox.errors import PhloxError
+from phlox.errors import ConfigError, PhloxError, RangeError
+from phlox.models import EncoderClassifier, ImageClassifier, LanguageModel
 from phlox.serve.errors import ApiError
+from phlox.tensor import tensor
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -55,6 +57,7 @@ _EXPECTED = {
     "i": ("iu", "whole numbers"),
     "u": ("iu", "whole numbers"),
     "b": ("b", "true or false"),
+    "U": ("U", "texts"),
 }
 """By kind of an input: the kinds that numbers of JSON may have, and what to call them."""
 
@@ -106,6 +109,36 @@ def predictor_of(path: str | os.PathLike[str], device: str) -> Predictor:
     return _of_digits(path, device) if (Path(path) / "predictions.npz").is_file() else _of_run(path, device)
 
 
+def predictor_of_classifier(model: LanguageModel) -> Predictor:
+    """A classifier of texts or of images: the logits of its classes. Raises `ConfigError` for another model."""
+    classifier = model.model
+    if not isinstance(classifier, (EncoderClassifier, ImageClassifier)):
+        raise ConfigError(f"a {type(classifier).__name__} is no classifier")
+    classifier = classifier.valid()
+    _, param = next(iter(classifier.named_params()))
+    if isinstance(classifier, ImageClassifier):
+        sizes = classifier.config.encoder
+        image = Input("images", ("rows", sizes.channels, *sizes.image_size), np.dtype(np.float32))
+        return Predictor(
+            [image], lambda arrays: {"logits": classifier(tensor(arrays["images"], device=param.device)).numpy()}
+        )
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        raise ConfigError("the classifier has no tokenizer, and the server takes texts; add tokenizer.json")
+    context = classifier.inner.config.context
+
+    def call(arrays: Arrays) -> Mapping[str, Any]:
+        rows: list[Any] = []
+        for text in arrays["texts"].tolist():
+            tokens = tokenizer.encode(text)
+            if not 0 < len(tokens) <= context:
+                raise RangeError(f"a text has {len(tokens)} tokens; it must have from 1 to {context}")
+            rows.append(classifier(tensor([tokens], device=param.device))[0].numpy())
+        return {"logits": rows}
+
+    return Predictor([Input("texts", ("rows",), np.dtype(np.str_))], call)
+
+
 def _of_onnx(path: str | os.PathLike[str], device: str) -> Predictor:
     from phlox.interop.onnx import load
     from phlox.interop.onnx.elements import kind_of
@@ -152,6 +185,8 @@ def _of_run(path: str | os.PathLike[str], device: str) -> Predictor:
 
 def _as_lists(array: Any) -> Any:
     """Nested lists; JSON has neither NaN nor infinity, so they are null."""
+    if isinstance(array, list):  # one array for each row, which may have other sizes
+        return [_as_lists(row) for row in cast("list[Any]", array)]
     values = np.asarray(array)
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         finite = values.astype(object)

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import numpy as np
 
 from phlox.errors import ConfigError, ExtraNotInstalledError
-from phlox.models import LanguageModel
+from phlox.models import CausalModel, Encoder, LanguageModel, SentenceEncoder
 from phlox.serve.batcher import Batcher, BatcherLimits
-from phlox.serve.embedding import embed
+from phlox.serve.embedding import Embedder
 from phlox.serve.errors import ApiError
 from phlox.serve.exchange import ClientGone, Exchange, Finish, Format, Piece
 from phlox.serve.fields import Fields
 from phlox.serve.metrics import Metrics
-from phlox.serve.predictor import Predictor
+from phlox.serve.predictor import Predictor, predictor_of_classifier
 from phlox.serve.protocol import Job, Protocol
 from phlox.serve.request import QueueFullError
 
@@ -73,10 +73,12 @@ class Server:
     """Serves a model over HTTP; `app` is an application of Starlette, and `run` serves it until it is stopped.
 
     Args:
-        model: a `LanguageModel` with a tokenizer, as `phlox.models.load` returns it; or a `Predictor`.
+        model: a `LanguageModel` with a tokenizer, as `phlox.models.load` returns it: of a decoder, an encoder, or a
+            classifier of texts or images; or a `Predictor`.
         options: see `ServerOptions`.
 
-    Raises `ExtraNotInstalledError` without the extra 'serve', and `ConfigError` for a model without a tokenizer.
+    Raises `ExtraNotInstalledError` without the extra 'serve', and `ConfigError` for a model without a tokenizer, or
+    of another kind.
 
     >>> from phlox.models import GptConfig, LanguageModel
     >>> from phlox.text import BytePairTokenizer
@@ -93,32 +95,39 @@ class Server:
         self._metrics = Metrics()
         self._predictor: Predictor | None = None
         self._batcher: Batcher | None = None
+        self._embedder: Embedder | None = None
         self._running_calls = asyncio.Semaphore(1)
-        if isinstance(model, LanguageModel):
-            self._protocol, self._batcher = self._language_model(model)
-            self._model: Any = model.model
-            self._bytes = self._protocol.tokenizer.token_bytes()
-        else:
+        if isinstance(model, Predictor):
             self._predictor = model
+        elif isinstance(model.model, (CausalModel, Encoder, SentenceEncoder)):
+            self._embedder = Embedder(model.model)
+            self._protocol = self._language_model(model, self._embedder.config)
+        elif hasattr(model.model, "generate"):
+            raise ConfigError(
+                f"{options.name}: a {type(model.model).__name__} answers a source text, and the protocol continues "
+                "texts, which needs a decoder; call px.models.load(folder).generate for it"
+            )
+        else:
+            self._predictor = predictor_of_classifier(model)
         self.app: Starlette = self._application()
 
-    def _language_model(self, model: LanguageModel) -> tuple[Protocol, Batcher]:
+    def _language_model(self, model: LanguageModel, config: Any) -> Protocol:
+        """Reads requests to a model of texts; a batcher runs it if it continues texts."""
         if model.tokenizer is None:
             raise ConfigError(f"{self.options.name}: has no tokenizer, and the server takes texts; add tokenizer.json")
-        if not hasattr(model.model, "generate"):
-            raise ConfigError(f"{self.options.name}: a {type(model.model).__name__} does not generate text")
-        vocabulary = model.config.vocabulary
-        batcher = Batcher(model.model, self.options.batch, compile=self.options.compile)
-        protocol = Protocol(
+        vocabulary, context = config.vocabulary, config.context
+        if isinstance(model.model, CausalModel):
+            self._batcher = Batcher(model.model, self.options.batch, compile=self.options.compile)
+            self._bytes, context = model.tokenizer.token_bytes(), self._batcher.context
+        return Protocol(
             model.tokenizer,
             vocabulary=vocabulary,
-            context=batcher.context,
+            context=context,
             stops=frozenset(token for token in model.stops if token < vocabulary),
             defaults=model.options,
             most_tokens=self.options.most_tokens,
             timeout=self.options.timeout,
         )
-        return protocol, batcher
 
     # --- life
 
@@ -212,14 +221,15 @@ class Server:
             Route("/v1/models", guarded(self._get_models)),
             Route("/v1/models/{name:path}", guarded(self._get_model)),
         ]
-        if self._batcher is None:
+        if self._predictor is not None:
             routes.append(Route("/predict", guarded(self._predict), methods=["POST"]))
         else:
+            routes.append(Route("/v1/embeddings", guarded(self._embed), methods=["POST"]))
+        if self._batcher is not None:
             routes += [
                 Route("/", self._page),
                 Route("/v1/chat/completions", guarded(self._chat), methods=["POST"]),
                 Route("/v1/completions", guarded(self._complete), methods=["POST"]),
-                Route("/v1/embeddings", guarded(self._embed), methods=["POST"]),
             ]
         return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: refused})
 
@@ -308,8 +318,9 @@ class Server:
         card: dict[str, Any] = {
             "id": self.options.name, "object": "model", "created": self._created, "owned_by": "phlox",
         }  # fmt: skip
+        if self._embedder is not None:
+            card["max_model_len"] = self._protocol.context
         if self._batcher is not None:
-            card["max_model_len"] = self._batcher.context
             card["has_chat_template"] = self._protocol.tokenizer.chat_template is not None
         if self._predictor is not None:
             card["inputs"] = [
@@ -328,8 +339,14 @@ class Server:
 
         assert self._predictor is not None
         body = await self._body(request)
+        return JSONResponse(await self._call(partial(self._predictor, body)))
+
+    async def _call(self, function: Callable[[], Any]) -> Any:
+        """Call a function in the thread of the model or, without one, when no other call runs."""
+        if self._batcher is not None:
+            return await asyncio.wrap_future(self._batcher.call(function))
         async with self._running_calls:
-            return JSONResponse(await asyncio.to_thread(self._predictor, body))
+            return await asyncio.to_thread(function)
 
     async def _chat(self, request: Request) -> Response:
         body = await self._language_body(request)
@@ -370,24 +387,28 @@ class Server:
     async def _embed(self, request: Request) -> Response:
         from starlette.responses import JSONResponse
 
-        assert self._batcher is not None
+        embedder = self._embedder
+        assert embedder is not None
         fields = Fields(await self._language_body(request))
         texts: Any = fields.required("input", (str, list))
         form = fields.take("encoding_format", str, "float")
         fields.only(encoding_format=("float", "base64"))
+        size = fields.whole("dimensions", None, 1)
         fields.ignore("model", "user")
         fields.finish()
         if isinstance(texts, str) or all(isinstance(token, int) for token in texts):
             texts = [texts]
         if len(texts) > 2048:
             raise ApiError(400, f"input has {len(texts)} texts, more than 2048", param="input")
-        rows = [self._protocol.tokens(text, "input") for text in texts]
-        longest = max(map(len, rows))
-        if longest > self._batcher.context:
-            raise ApiError(400, f"a text of {longest} tokens is longer than the context of {self._batcher.context}",
+        rows = await asyncio.to_thread(lambda: [self._protocol.tokens(text, "input") for text in texts])
+        longest, context = max(map(len, rows)), self._protocol.context
+        if longest > context:
+            raise ApiError(400, f"a text of {longest} tokens is longer than the context of {context}",
                            param="input", code="context_length_exceeded")  # fmt: skip
         # One by one: between them, the running answers go on.
-        vectors = [await asyncio.wrap_future(self._batcher.call(partial(embed, self._model, row))) for row in rows]
+        vectors = [await self._call(partial(embedder, row, size)) for row in rows]
+        if size is not None and len(vectors[0]) < size:
+            raise ApiError(400, f"dimensions must be at most {len(vectors[0])}, got {size}", param="dimensions")
         data = [
             {"object": "embedding", "index": index, "embedding": _encoded(vector, form)}
             for index, vector in enumerate(vectors)
