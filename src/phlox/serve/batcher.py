@@ -100,7 +100,7 @@ class Batcher:
         self._compile = backend.compiles and (engine_of(backend).prefers_compiled if compile == "auto" else compile)
         self._extend = steps.compiled_extend if self._compile else steps.extend
         self._advance = steps.compiled_advance if self._compile else steps.advance
-        self._choose = steps.compiled_choose if self._compile else choose
+        self._choose: Any = steps.compiled_choose if self._compile else choose
         # Frequencies of rotary positions that depend on the length of a text: it is processed as a whole.
         scaling = getattr(model.config, "rotary_scaling", None)
         self._is_by_length = scaling is not None and scaling.is_by_length

@@ -24,20 +24,18 @@ class Embedder:
     def __init__(self, model: Any) -> None:
         if not isinstance(model, (CausalModel, Encoder, SentenceEncoder)):
             raise ConfigError(f"a {type(model).__name__} makes no vectors of texts")
+        self._is_causal, self._is_sentences = isinstance(model, CausalModel), isinstance(model, SentenceEncoder)
         self._model: Any = model.valid()
-        self.config: Any = self._model.config.model if isinstance(model, SentenceEncoder) else self._model.config
+        self.config: Any = self._model.config.model if self._is_sentences else self._model.config
         """The config of the model that reads the tokens."""
 
     def __call__(self, tokens: Sequence[int], size: int | None = None) -> np.ndarray[Any, Any]:
         """The vector of a text, as float32. With `size`, its first numbers, of length one again if the vector was."""
         _, param = next(iter(self._model.named_params()))
         text = tensor([list(tokens)], device=param.device)
-        is_sentences = isinstance(self._model, SentenceEncoder)
-        if is_sentences:
-            vector = self._model(text)
-        else:
-            vector = pool(self._model.hidden(text) if isinstance(self._model, CausalModel) else self._model(text))
+        hidden = self._model.hidden(text) if self._is_causal else self._model(text)
+        vector = hidden if self._is_sentences else pool(hidden)
         vector = vector if size is None else vector[:, :size]
-        if not is_sentences or (size is not None and self._model.config.normalized):
+        if not self._is_sentences or (size is not None and self._model.config.normalized):
             vector = functional.normalize(vector)
         return vector[0].numpy().astype(np.float32)

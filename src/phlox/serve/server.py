@@ -97,14 +97,15 @@ class Server:
         self._batcher: Batcher | None = None
         self._embedder: Embedder | None = None
         self._running_calls = asyncio.Semaphore(1)
+        kind = cast("type[Any]", type(None if isinstance(model, Predictor) else model.model))
         if isinstance(model, Predictor):
             self._predictor = model
-        elif isinstance(model.model, (CausalModel, Encoder, SentenceEncoder)):
+        elif issubclass(kind, (CausalModel, Encoder, SentenceEncoder)):
             self._embedder = Embedder(model.model)
             self._protocol = self._language_model(model, self._embedder.config)
         elif hasattr(model.model, "generate"):
             raise ConfigError(
-                f"{options.name}: a {type(model.model).__name__} answers a source text, and the protocol continues "
+                f"{options.name}: a {kind.__name__} answers a source text, and the protocol continues "
                 "texts, which needs a decoder; call px.models.load(folder).generate for it"
             )
         else:
@@ -116,7 +117,8 @@ class Server:
         if model.tokenizer is None:
             raise ConfigError(f"{self.options.name}: has no tokenizer, and the server takes texts; add tokenizer.json")
         vocabulary, context = config.vocabulary, config.context
-        if isinstance(model.model, CausalModel):
+        kind = cast("type[Any]", type(model.model))
+        if issubclass(kind, CausalModel):
             self._batcher = Batcher(model.model, self.options.batch, compile=self.options.compile)
             self._bytes, context = model.tokenizer.token_bytes(), self._batcher.context
         return Protocol(

@@ -41,7 +41,8 @@ class StopText:
     """
 
     def __init__(self, decoder: IncrementalDecoder, strings: Sequence[str] = ()) -> None:
-        self._decoder, self._strings, self._held = decoder, tuple(strings), ""
+        self._decoder, self._strings = decoder, tuple(strings)
+        self._held: str = ""
         self.is_complete = False
         """Has one of the strings appeared?"""
 
