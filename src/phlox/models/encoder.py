@@ -8,10 +8,11 @@ from phlox.backend import Bool, DeviceLike, Float, Int
 from phlox.backend.tracing.symbolic import less
 from phlox.config import Config
 from phlox.errors import ConfigError, KindError, ShapeError
+from phlox.models.blocks import ResidualBlock, norm_of
 from phlox.models.causal import Tokens
-from phlox.models.parts import ACTIVATIONS, ActivationName, check_counts, check_positive, check_rates, dense
+from phlox.models.parts import ActivationName, check_counts, check_positive, check_rates, dense
 from phlox.module import Module, Param
-from phlox.nn import Dropout, Embedding, LayerNorm, MultiHeadAttention, Normal, RotaryEncoding
+from phlox.nn import Dropout, Embedding, MultiHeadAttention, Normal, RotaryEncoding
 from phlox.tensor import Tensor, arange, tensor, where
 from phlox.tensor.functional.operands import check_kind
 
@@ -84,9 +85,10 @@ class BlocksConfig(Config):
             device=device,
         )
 
-    def make_norm(self, device: DeviceLike | None, width: int | None = None) -> LayerNorm:
-        """A normalization, by default over the width of the model."""
-        return LayerNorm(width or self.d_model, epsilon=self.epsilon, bias=self.norm_bias, device=device)
+    def make_block(self, layer: int, device: DeviceLike | None) -> ResidualBlock:
+        """The block of a layer."""
+        has_norm = self.first_norm or layer > 0 or self.norm_place == "after"
+        return ResidualBlock(self, self.make_attention(layer, device), self.hidden_width, device, has_norm=has_norm)
 
 
 class TextSizes(Config):
@@ -170,38 +172,6 @@ class EncoderConfig(BlocksConfig, TextSizes):
         return Encoder(self, device)
 
 
-class EncoderBlock(Module):
-    """Attention, then a feed-forward network, each added to its input: [batch, n, d_model] to the same."""
-
-    def __init__(self, config: BlocksConfig, layer: int = 0, device: DeviceLike | None = None) -> None:
-        d_model, d_hidden, std, bias = config.d_model, config.hidden_width, config.init_std, config.hidden_bias
-        self.normalizes_input = config.norm_place == "before"
-        has_norm = config.first_norm or layer > 0 or not self.normalizes_input
-        self.attention = config.make_attention(layer, device)
-        self.norm_1 = config.make_norm(device) if has_norm else None
-        self.gate = dense(d_model, d_hidden, std, bias=bias, device=device) if config.gated else None
-        self.up = dense(d_model, d_hidden, std, bias=bias, device=device)
-        self.down = dense(d_hidden, d_model, std, bias=bias, device=device)
-        self.norm_2 = config.make_norm(device)
-        self.activation: ActivationName = config.activation
-        self.dropout = Dropout(config.dropout)
-
-    def __call__(self, x: Tensor, mask: Mask | None = None) -> Tensor:
-        norm_1 = self.norm_1
-        if norm_1 is None or self.normalizes_input:
-            x = x + self.dropout(self.attention(x if norm_1 is None else norm_1(x), mask=mask))
-            return x + self.dropout(self.mlp(self.norm_2(x)))
-        x = norm_1(x + self.dropout(self.attention(x, mask=mask)))
-        return self.norm_2(x + self.dropout(self.mlp(x)))
-
-    def mlp(self, x: Tensor) -> Tensor:
-        """The layers that are applied to each token separately: [..., d_model] to the same."""
-        activation = ACTIVATIONS[self.activation]
-        if self.gate is None:
-            return self.down(activation(self.up(x)))
-        return self.down(activation(self.gate(x)) * self.up(x))
-
-
 _FAR = 127
 _BORDERS = (12, 16, 23, 32, 46, 64, 91)
 _BUCKETS = [min(distance, 8) + sum(distance >= border for border in _BORDERS) for distance in range(_FAR + 1)]
@@ -225,7 +195,7 @@ class Encoder(Module):
         self.segments = None
         if config.segments is not None:
             self.segments = Embedding(config.segments, width, initializer=weights, device=device)
-        self.norm = config.make_norm(device, width) if config.embedding_norm else None
+        self.norm = norm_of(config, device, width) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
         self.projection = None
         if width != d_model:
@@ -233,8 +203,8 @@ class Encoder(Module):
         self.distances = None
         if config.distance_bias:
             self.distances = Embedding(32, config.n_heads, initializer=weights, device=device)
-        self.blocks = [EncoderBlock(config, layer, device) for layer in range(config.n_layers)]
-        self.final_norm = config.make_norm(device) if config.final_norm else None
+        self.blocks = [config.make_block(layer, device) for layer in range(config.n_layers)]
+        self.final_norm = norm_of(config, device) if config.final_norm else None
         self.pooler = dense(d_model, d_model, config.init_std, bias=True, device=device) if config.pooler else None
 
     def __call__(self, tokens: Tokens, *, mask: Mask | None = None, segments: Tokens | None = None) -> Tensor:
@@ -257,7 +227,7 @@ class Encoder(Module):
             # Not minus infinity: then a text of padding alone would become NaN.
             is_token = bias if is_token is None else where(is_token, bias, -30000.0)
         for block in self.blocks:
-            x = block(x, is_token)
+            x, _ = block(x, is_token)
         return x if self.final_norm is None else self.final_norm(x)
 
     def embed(self, tokens: Tokens, segments: Tokens | None = None) -> Tensor:

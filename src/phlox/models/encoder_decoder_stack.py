@@ -10,21 +10,16 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from phlox.backend import Bool, Device, DeviceLike, Float
+from phlox.models.blocks import ResidualBlock, norm_of
 from phlox.models.causal import CausalCache, Tokens
 from phlox.models.encoder_decoder_config import EncoderDecoderConfig
-from phlox.models.parts import ACTIVATIONS, ActivationName, dense
+from phlox.models.parts import dense
 from phlox.module import Module, Param
-from phlox.nn import Dropout, KeyValueCache, LayerNorm, MultiHeadAttention, Normal, RmsNorm
+from phlox.nn import Dropout, KeyValueCache, MultiHeadAttention, Normal
 from phlox.tensor import Tensor, arange, tensor, where
 
 Memory: TypeAlias = tuple[Tensor, Tensor]
 """The keys and values of sources, as a layer of the decoder attends to them: each [batch, heads, m, d_head]."""
-
-
-def norm_of(config: EncoderDecoderConfig, device: DeviceLike | None) -> LayerNorm | RmsNorm:
-    """A normalization over the width of the model."""
-    cls = RmsNorm if config.norm == "rms" else LayerNorm
-    return cls(config.d_model, epsilon=config.epsilon, device=device)
 
 
 class Attention(MultiHeadAttention):
@@ -61,56 +56,13 @@ class Attention(MultiHeadAttention):
         return y.reshape((*y.shape[:-1], self.n_heads, self.d_head)).swapaxes(-3, -2)
 
 
-class Block(Module):
-    """Attention, in a decoder attention to the source, and a feed-forward network, each added to its input."""
-
-    def __init__(self, config: EncoderDecoderConfig, *, decodes: bool, device: DeviceLike | None = None) -> None:
-        d_model, std, bias = config.d_model, config.init_std, config.hidden_bias
-        heads = (config.n_decoder_heads or config.n_heads) if decodes else config.n_heads
-        d_hidden = config.decoder_hidden_width if decodes else config.hidden_width
-        self.attention = Attention(config, heads, causal=decodes, device=device)
-        self.norm_1 = norm_of(config, device)
-        self.cross = Attention(config, heads, causal=False, device=device) if decodes else None
-        self.cross_norm = norm_of(config, device) if decodes else None
-        self.gate = dense(d_model, d_hidden, std, bias=bias, device=device) if config.gated else None
-        self.up = dense(d_model, d_hidden, std, bias=bias, device=device)
-        self.down = dense(d_hidden, d_model, std, bias=bias, device=device)
-        self.norm_2 = norm_of(config, device)
-        self.activation: ActivationName = config.activation
-        self.dropout, self.hidden_dropout = Dropout(config.dropout), Dropout(config.hidden_dropout)
-        self.norms_sums = config.norm_place == "after"
-
-    def __call__(
-        self,
-        x: Tensor,
-        mask: Tensor[Any, Any, Any] | None,
-        memory: Memory | None = None,
-        memory_mask: Tensor[Any, Any, Bool] | None = None,
-        cache: KeyValueCache | None = None,
-    ) -> tuple[Tensor, KeyValueCache | None]:
-        normed = self._input(x, self.norm_1)
-        if cache is None:
-            attended = self.attention(normed, mask=mask)
-        else:
-            attended, cache = self.attention(normed, mask=mask, cache=cache)
-        x = self._add(x, attended, self.norm_1)
-        if self.cross is not None and self.cross_norm is not None and memory is not None:
-            attended = self.cross.attend(self._input(x, self.cross_norm), memory, memory_mask)
-            x = self._add(x, attended, self.cross_norm)
-        return self._add(x, self.mlp(self._input(x, self.norm_2)), self.norm_2), cache
-
-    def mlp(self, x: Tensor) -> Tensor:
-        """The layers that are applied to each token separately: [..., d_model] to the same."""
-        activation = ACTIVATIONS[self.activation]
-        hidden = activation(self.up(x)) if self.gate is None else activation(self.gate(x)) * self.up(x)
-        return self.down(self.hidden_dropout(hidden))
-
-    def _input(self, x: Tensor, norm: LayerNorm | RmsNorm) -> Tensor:
-        return x if self.norms_sums else norm(x)
-
-    def _add(self, x: Tensor, result: Tensor, norm: LayerNorm | RmsNorm) -> Tensor:
-        x = x + self.dropout(result)
-        return norm(x) if self.norms_sums else x
+def block_of(config: EncoderDecoderConfig, *, decodes: bool, device: DeviceLike | None) -> ResidualBlock:
+    """A block of the encoder, or of the decoder, which attends to the source, too."""
+    heads = (config.n_decoder_heads or config.n_heads) if decodes else config.n_heads
+    attention = Attention(config, heads, causal=decodes, device=device)
+    cross = Attention(config, heads, causal=False, device=device) if decodes else None
+    width = config.decoder_hidden_width if decodes else config.hidden_width
+    return ResidualBlock(config, attention, width, device, cross=cross)
 
 
 class RelativePositions(Module):
@@ -179,7 +131,7 @@ class Stack(Module):
             is_learned = kind == "learned"
             self.positions = Param.deferred((size, config.d_model), initializer, trained=is_learned, device=device)
         self.embedding_norm = norm_of(config, device) if config.embedding_norm else None
-        self.blocks = [Block(config, decodes=decodes, device=device) for _ in range(layers)]
+        self.blocks = [block_of(config, decodes=decodes, device=device) for _ in range(layers)]
         self.norm = norm_of(config, device) if config.final_norm else None
         self.dropout, self.output_dropout = Dropout(config.dropout), Dropout(config.output_dropout)
 
