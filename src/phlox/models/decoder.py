@@ -9,7 +9,7 @@ from phlox.backend import DeviceLike
 from phlox.config import Config
 from phlox.models.blocks import FeedForwardBlock, norm_of
 from phlox.models.causal import CausalConfig, CausalModel, Tokens
-from phlox.models.parts import ActivationName, check_counts, check_positive, check_rates, dense
+from phlox.models.parts import ActivationName, check_counts, check_heads, check_tokens, dense
 from phlox.models.rotary_scaling import RotaryScaling, ScaledRotaryEncoding
 from phlox.module import Param
 from phlox.nn import (
@@ -168,8 +168,8 @@ class DecoderConfig(CausalConfig):
 
     def validate(self) -> None:
         super().validate()
-        if self.latent is None and self.d_head is None and self.d_model % self.n_heads:
-            raise ValueError(f"d_model={self.d_model} does not divide into n_heads={self.n_heads} heads")
+        if self.latent is None and self.d_head is None:
+            check_heads(self.d_model, n_heads=self.n_heads)
         rotated = self.head_width if self.d_rotary is None else self.d_rotary
         rotated = rotated if self.latent is None else self.latent.d_rotary
         if self.positions == "rotary" and (rotated % 2 or not 2 <= rotated <= self.head_width):
@@ -183,11 +183,6 @@ class DecoderConfig(CausalConfig):
             wrong = [layer for layer in layers if not 0 <= layer < self.n_layers]
             if wrong:
                 raise ValueError(f"{name} names layer {wrong[0]}, and there are {self.n_layers}")
-        check_counts(window=self.window)
-        check_rates(
-            dropout=self.dropout, embedding_dropout=self.embedding_dropout, attention_dropout=self.attention_dropout
-        )
-        check_positive(epsilon=self.epsilon, init_std=self.init_std, rotary_base=self.rotary_base)
 
     @property
     def head_width(self) -> int:
@@ -361,7 +356,7 @@ class Decoder(CausalModel[DecoderConfig, DecoderBlock]):
 
     def with_routings(self, tokens: Tokens) -> tuple[Tensor, list[Routing]]:
         """`hidden`, and which experts each layer with experts chose for each token."""
-        self._check(tokens)
+        check_tokens(type(self).__name__, self.config.context, tokens)
         x, routings = self.embed(tokens), list[Routing]()
         for block in self.blocks:
             x, routing = block.with_routing(x)

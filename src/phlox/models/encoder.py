@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
-from phlox.backend import Bool, DeviceLike, Float, Int
-from phlox.backend.tracing.symbolic import less
+from phlox.backend import DeviceLike, Int
 from phlox.config import Config
-from phlox.errors import ConfigError, KindError, ShapeError
+from phlox.errors import ConfigError, ShapeError
 from phlox.models.blocks import ResidualBlock, norm_of
-from phlox.models.causal import Tokens
-from phlox.models.parts import ActivationName, check_counts, check_positive, check_rates, dense
+from phlox.models.parts import (
+    ActivationName,
+    Mask,
+    Tokens,
+    TransformerConfig,
+    attention_mask,
+    check_heads,
+    check_mask,
+    check_tokens,
+    dense,
+)
 from phlox.module import Module, Param
 from phlox.nn import Dropout, Embedding, MultiHeadAttention, Normal, RotaryEncoding
 from phlox.tensor import Tensor, arange, tensor, where
@@ -18,11 +26,8 @@ from phlox.tensor.functional.operands import check_kind
 
 __all__ = ["BlocksConfig", "Encoder", "EncoderConfig"]
 
-Mask: TypeAlias = Tensor[Any, Any, Any]
-"""Bool or Int [batch, n]: true, or not zero, for tokens; false, or zero, for padding."""
 
-
-class BlocksConfig(Config):
+class BlocksConfig(TransformerConfig):
     """Hyper-parameters of the blocks of an encoder, of texts or of images."""
 
     n_layers: int = 4
@@ -61,16 +66,8 @@ class BlocksConfig(Config):
     """Whether each token attends only to itself and earlier tokens."""
 
     def validate(self) -> None:
-        check_counts(n_layers=self.n_layers, d_model=self.d_model, n_heads=self.n_heads, d_hidden=self.d_hidden)
-        if self.d_model % self.n_heads:
-            raise ValueError(f"d_model={self.d_model} does not divide into n_heads={self.n_heads} heads")
-        check_rates(dropout=self.dropout, attention_dropout=self.attention_dropout)
-        check_positive(epsilon=self.epsilon, init_std=self.init_std)
-
-    @property
-    def hidden_width(self) -> int:
-        """The width of the hidden layer of the MLP."""
-        return 4 * self.d_model if self.d_hidden is None else self.d_hidden
+        super().validate()
+        check_heads(self.d_model, n_heads=self.n_heads)
 
     def make_attention(self, layer: int, device: DeviceLike | None) -> MultiHeadAttention:
         """The attention of a layer."""
@@ -135,13 +132,6 @@ class EncoderConfig(BlocksConfig, TextSizes):
 
     def validate(self) -> None:
         super().validate()
-        check_counts(
-            vocabulary=self.vocabulary,
-            context=self.context,
-            segments=self.segments,
-            d_embedding=self.d_embedding,
-            window=self.window,
-        )
         if self.positions == "counted" and self.padding_index is None:
             raise ValueError('positions="counted" needs a padding_index')
         if self.positions == "rotary" and self.d_model // self.n_heads % 2:
@@ -219,9 +209,7 @@ class Encoder(Module):
         """
         self._check(tokens, mask, segments)
         x = self.embed(tokens, segments)
-        is_token = None
-        if mask is not None:
-            is_token = (mask if mask.kind is Bool else mask != 0).expand_dims(1).expand_dims(1)
+        is_token: Any = attention_mask(mask)
         if self.distances is not None:
             bias = self._bias(tokens)
             # Not minus infinity: then a text of padding alone would become NaN.
@@ -265,12 +253,9 @@ class Encoder(Module):
         return self.distances(bucket).permute_dims((2, 0, 1)).expand_dims(0)
 
     def _check(self, tokens: Tokens, mask: Mask | None, segments: Tokens | None) -> None:
-        name, limit = type(self).__name__, self.config.context
+        name = type(self).__name__
         check_kind(name, Int, tokens=tokens, segments=segments)
-        if tokens.ndim != 2 or less(limit, tokens.shape[1]):
-            raise ShapeError(
-                f"{name}: tokens must be [batch, n] with n at most the context of {limit}, got shape {tokens.shape}"
-            )
+        check_tokens(name, self.config.context, tokens)
         if segments is not None and self.segments is None:
             raise ConfigError(f"{name}: segments were given, and this model has none; leave them out")
         check_mask(name, mask)
@@ -279,10 +264,3 @@ class Encoder(Module):
                 raise ShapeError(
                     f"{name}: {argument} must have the shape of the tokens, {tokens.shape}, got {value.shape}"
                 )
-
-
-def check_mask(name: str, mask: Mask | None) -> None:
-    """Raise `KindError` unless the mask is None, Bool or Int."""
-    if mask is not None and (not isinstance(mask, Tensor) or mask.kind is Float):  # pyright: ignore[reportUnnecessaryIsInstance]
-        kind = "Float" if isinstance(mask, Tensor) else type(mask).__name__  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise KindError(f"{name}: mask must be a Bool or Int tensor, not zero where there is a token, got {kind}")

@@ -11,9 +11,9 @@ import numpy as np
 
 from phlox.backend import Bool, Device, DeviceLike, Float
 from phlox.models.blocks import ResidualBlock, norm_of
-from phlox.models.causal import CausalCache, Tokens
+from phlox.models.causal import CausalCache
 from phlox.models.encoder_decoder_config import EncoderDecoderConfig
-from phlox.models.parts import dense
+from phlox.models.parts import Tokens, dense
 from phlox.module import Module, Param
 from phlox.nn import Dropout, KeyValueCache, MultiHeadAttention, Normal
 from phlox.tensor import Tensor, arange, tensor, where

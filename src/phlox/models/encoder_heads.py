@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 from phlox.backend import DeviceLike
 from phlox.config import Config
 from phlox.models.blocks import norm_of
-from phlox.models.causal import Tokens
-from phlox.models.encoder import Encoder, EncoderConfig, Mask
-from phlox.models.parts import ACTIVATIONS, ActivationName, check_counts, check_rates, dense
+from phlox.models.encoder import Encoder, EncoderConfig
+from phlox.models.parts import ACTIVATIONS, ActivationName, Mask, Tokens, check_counts, check_rates, dense
 from phlox.models.sentences import PoolingName, pool
 from phlox.module import Module, Param
 from phlox.nn import Dropout, Zeros

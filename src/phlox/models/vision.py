@@ -53,7 +53,6 @@ class VisionEncoderConfig(BlocksConfig):
 
     def validate(self) -> None:
         super().validate()
-        check_counts(channels=self.channels, d_pooled=self.d_pooled)
         if min(self.patch_size) < 1 or any(a < b for a, b in zip(self.image_size, self.patch_size, strict=True)):
             raise ValueError(
                 f"image_size={list(self.image_size)} does not contain a patch of patch_size={list(self.patch_size)}"
