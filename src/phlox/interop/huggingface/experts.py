@@ -25,7 +25,7 @@ from phlox.interop.huggingface.decoders import (
     DecoderFamily,
     Qwen2,
 )
-from phlox.interop.huggingface.family import Entry
+from phlox.interop.huggingface.family import Entry, with_defaults, without
 from phlox.interop.huggingface.rotary import GLOBAL, LOCAL, window_fields
 from phlox.interop.huggingface.settings import Settings
 from phlox.models import DecoderConfig, ExpertsConfig, LatentConfig, YarnScaling
@@ -52,7 +52,7 @@ class SparseFamily(DecoderFamily):
     written = ("experts",)
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `CausalFamily.further_fields`."""
+        """See `Family.further_fields`."""
         return {**super().further_fields(settings, fields), "experts": self.experts_from(settings, fields)}
 
     def experts_from(self, settings: Settings, fields: dict[str, Any]) -> ExpertsConfig:
@@ -87,7 +87,7 @@ class SparseFamily(DecoderFamily):
         }
 
     def further_rules(self, config: DecoderConfig) -> list[Rule]:
-        """See `DecoderFamily.further_rules`."""
+        """See `Family.further_rules`."""
         assert config.experts is not None
         rules: list[Rule] = []
         n = config.experts.n_experts
@@ -125,11 +125,7 @@ class Mixtral(SparseFamily):
     model_type = "mixtral"
     architectures = ("MixtralForCausalLM", "MixtralModel")
     entries = (
-        *SIZES,
-        RMS._replace(default=1e-5),
-        SILU,
-        HEAD,
-        PADDING,
+        *with_defaults((*SIZES, RMS, SILU, HEAD, PADDING), rms_norm_eps=1e-5),
         Entry("sliding_window", "window", Settings.whole, None),
     )
     other_names: ClassVar = {"num_experts": "num_local_experts"}
@@ -185,15 +181,9 @@ class Qwen2Moe(_QwenMoe, Qwen2):
         ("mlp.shared_expert_gate", "experts.shared.scale"),
     )
 
-    def windows(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `DecoderFamily.windows`."""
-        first, n = settings.whole("max_window_layers", 28), fields["n_layers"]
-        types = [LOCAL if layer % 2 == 0 and layer < first else GLOBAL for layer in range(n)]
-        if not settings.flag("use_sliding_window", False):
-            settings.get("sliding_window", None)
-            settings.get("layer_types", None)
-            return {}
-        return window_fields(settings, n, default=4096, types=types)
+    def has_window_in(self, layer: int, first: int) -> bool:
+        """See `Qwen2.has_window_in`."""
+        return layer % 2 == 0 and layer < first
 
 
 class Qwen3Moe(_QwenMoe):
@@ -223,13 +213,8 @@ class GptOss(SparseFamily):
 
     model_type = "gpt_oss"
     architectures = ("GptOssForCausalLM", "GptOssModel")
-    entries = (
-        *SIZES,
-        RMS._replace(default=1e-5),
-        SILU,
-        HEAD._replace(default=64),
-        BIAS._replace(default=True),
-        PADDING,
+    entries = with_defaults(
+        (*SIZES, RMS, SILU, HEAD, BIAS, PADDING), rms_norm_eps=1e-5, head_dim=64, attention_bias=True
     )
     constants: ClassVar = {"sinks": True}
     other_names: ClassVar = {"num_experts": "num_local_experts", "experts_per_token": "num_experts_per_tok"}
@@ -256,14 +241,14 @@ class GptOss(SparseFamily):
         return {**super().settings_of(config), "sliding_window": config.window or self.default_window}
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `CausalFamily.further_fields`."""
+        """See `Family.further_fields`."""
         further = super().further_fields(settings, fields)
         if settings.get("rope_scaling", None) is None and settings.get("rope_parameters", None) is None:
             further["rotary_scaling"] = YarnScaling(factor=32.0, context=4096, truncate=False)  # as in `transformers`
         return further
 
     def further_rules(self, config: DecoderConfig) -> list[Rule]:
-        """See `DecoderFamily.further_rules`: all experts are stacked, and gates alternate with the hidden layer."""
+        """See `Family.further_rules`: all experts are stacked, and gates alternate with the hidden layer."""
         theirs, ours = "layers.*.mlp.experts", "blocks.*.experts"
         return [
             rename("layers.*.self_attn.sinks", "blocks.*.attention.sinks"),
@@ -302,7 +287,7 @@ class DeepseekV2(SparseFamily):
 
     model_type = "deepseek_v2"
     architectures = ("DeepseekV2ForCausalLM", "DeepseekV2Model")
-    entries = (*[entry for entry in SIZES if entry.ours != "n_kv_heads"], RMS, SILU, BIAS, HIDDEN_BIAS, PADDING)
+    entries = (*without(SIZES, "n_kv_heads"), RMS, SILU, BIAS, HIDDEN_BIAS, PADDING)
     constants: ClassVar = {"interleaved": True}
     written = ("experts", "latent", "attention_scale")
     other_names: ClassVar = {"num_experts": "n_routed_experts"}
@@ -346,7 +331,7 @@ class DeepseekV2(SparseFamily):
     )
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `CausalFamily.further_fields`."""
+        """See `Family.further_fields`."""
         heads = fields["n_heads"]
         settings.only("num_key_value_heads", heads, f"each of the {heads} heads has its own keys and values")
         latent = LatentConfig(**self.fields_from(settings, self.latent))
@@ -411,7 +396,7 @@ class DeepseekV2(SparseFamily):
         }  # fmt: skip
 
     def further_rules(self, config: DecoderConfig) -> list[Rule]:
-        """See `DecoderFamily.further_rules`."""
+        """See `Family.further_rules`."""
         name = "q_proj" if config.latent is None or config.latent.q_rank is None else "q_b_proj"
         query = Rule(
             (Pattern(f"layers.*.self_attn.{name}.weight"),),
@@ -432,7 +417,7 @@ class DeepseekV3(DeepseekV2):
     model_type = "deepseek_v3"
     architectures = ("DeepseekV3ForCausalLM", "DeepseekV3Model")
     entries = (
-        *[entry for entry in DeepseekV2.entries if entry is not HIDDEN_BIAS],
+        *without(DeepseekV2.entries, "hidden_bias"),
         Entry("rope_interleave", "interleaved", Settings.flag, True),
     )
     constants: ClassVar = {}
@@ -447,6 +432,10 @@ class DeepseekV3(DeepseekV2):
     expert_constants: ClassVar = {"scores": "sigmoid", "group_score": "two_best", "correction": True}
     shared = 1
     dense = 3
+    weights = (
+        *DeepseekV2.weights,
+        ("layers.*.mlp.gate.e_score_correction_bias", "blocks.*.experts.router.correction"),
+    )
 
     def groups(self, settings: Settings) -> dict[str, Any]:
         """See `DeepseekV2.groups`."""
@@ -455,11 +444,6 @@ class DeepseekV3(DeepseekV2):
     def group_settings(self, experts: ExpertsConfig) -> dict[str, Any]:
         """The inverse."""
         return {"n_group": experts.n_groups, "topk_group": experts.top_groups}
-
-    def rules(self) -> list[Rule]:
-        """See `CausalFamily.rules`."""
-        correction = rename("layers.*.mlp.gate.e_score_correction_bias", "blocks.*.experts.router.correction")
-        return [*super().rules(), correction]
 
 
 SPARSE_DECODERS: tuple[DecoderFamily, ...] = (Mixtral(), Qwen2Moe(), Qwen3Moe(), GptOss(), DeepseekV2(), DeepseekV3())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, ClassVar, cast
 
 from phlox.errors import ConfigError
 from phlox.interop.adapter import Adapter, Rule, convert, rename, split
-from phlox.interop.huggingface.encoders import Names, check_saved
-from phlox.interop.huggingface.family import Entry, Family, classes_in, dense, labels_of, norm
+from phlox.interop.huggingface.encoders import check_saved
+from phlox.interop.huggingface.family import Entry, Family, classes_in, dense, labels_of, with_defaults
 from phlox.interop.huggingface.settings import Settings
 from phlox.models import DualEncoderConfig, EncoderConfig, ImageClassifierConfig, VisionEncoderConfig
 
@@ -61,11 +61,6 @@ _LINEARS = (
 _NORMS = (("layer_norm1", "norm_1"), ("layer_norm2", "norm_2"))
 
 
-def with_defaults(entries: Sequence[Entry], **defaults: Any) -> tuple[Entry, ...]:
-    """The entries, some with another default."""
-    return tuple([entry._replace(default=defaults.get(entry.theirs, entry.default)) for entry in entries])
-
-
 def without_axes(theirs: str, ours: str, count: int) -> Rule:
     """The rule of a tensor that has `count` further axes of length 1 in their model, the first ones."""
     return convert(
@@ -81,19 +76,14 @@ def without_axes(theirs: str, ours: str, count: int) -> Rule:
 class TowerFamily(Family):
     """The base: one encoder, of images or texts, without a head. Names in a layer are CLIP's."""
 
-    constants: ClassVar[dict[str, Any]] = {}
-    """Fields of our config that are the same in all models of the family, if they are not the default."""
     uncompared: ClassVar[tuple[str, ...]] = ()
     """Fields of our config that the file of weights says, and not the settings."""
     # Factors of initial weights; a rate that transformers does not use; what belongs to the model with both towers.
     harmless = frozenset({"initializer_factor", "dropout", "projection_dim", "projection_size", "tie_word_embeddings"})
-    layers: ClassVar[str] = "encoder.layers"
-    linears: ClassVar[Names] = _LINEARS
-    norms: ClassVar[Names] = _NORMS
-    weights: ClassVar[Names] = ()
-    """Names of tensors outside of the layers, theirs and ours."""
-    outer_norms: ClassVar[Names] = ()
-    """Names of normalizations outside of the layers."""
+    layers = "encoder.layers"
+    linears = _LINEARS
+    norms = _NORMS
+    no_weights = ("**.position_ids",)
 
     def config_from(self, settings: Settings, architecture: str) -> Any:
         """See `Family.config_from`."""
@@ -106,32 +96,9 @@ class TowerFamily(Family):
         check_saved(config, self.config_from(Settings(result), self.architectures[0]), self.model_type, self.uncompared)
         return result
 
-    def rules(self) -> list[Rule]:
-        """From their names and layouts below the prefix to ours."""
-        rules = [rename(theirs, ours) for theirs, ours in self.weights]
-        for theirs, ours in self.outer_norms:
-            rules += norm(theirs, ours)
-        for theirs, ours in self.linears:
-            rules += dense(f"{self.layers}.*.{theirs}", f"blocks.*.{ours}")
-        for theirs, ours in self.norms:
-            rules += norm(f"{self.layers}.*.{theirs}", f"blocks.*.{ours}")
-        return rules
-
-    def adapter(self, config: Any, prefix: str) -> Adapter:
-        """See `Family.adapter`."""
-        return Adapter(self.rules()).under(prefix, "")
-
-    def n_layers(self, config: Any) -> int:
-        """See `Family.n_layers`."""
-        return config.n_layers
-
     def saved_prefix(self, config: Any) -> str:
         """See `Family.saved_prefix`."""
         return ""
-
-    def ignored(self, config: Any) -> tuple[str, ...]:
-        """See `Family.ignored`: former versions saved the position indices."""
-        return ("**.position_ids",)
 
 
 class Vit(TowerFamily):
@@ -162,6 +129,8 @@ class Vit(TowerFamily):
     )
     norms = (("layernorm_before", "norm_1"), ("layernorm_after", "norm_2"))
     outer_norms = (("layernorm", "final_norm"),)
+    outer_linears = (("pooler.dense", "pooler"),)
+    weights = (("embeddings.patch_embeddings.projection.*", "patches.*"),)
 
     def config_from(self, settings: Settings, architecture: str) -> Any:
         """See `Family.config_from`."""
@@ -182,13 +151,11 @@ class Vit(TowerFamily):
         return super().settings_of(config.encoder) | further
 
     def rules(self) -> list[Rule]:
-        """See `TowerFamily.rules`."""
+        """See `Family.rules`."""
         return [
             *super().rules(),
             without_axes("embeddings.cls_token", "class_token", 2),
             without_axes("embeddings.position_embeddings", "positions", 1),
-            rename("embeddings.patch_embeddings.projection.*", "patches.*"),
-            *dense("pooler.dense", "pooler"),
         ]
 
     def adapter(self, config: Any, prefix: str) -> Adapter:
@@ -276,20 +243,21 @@ class SiglipVision(TowerFamily):
     constants: ClassVar = {"class_token": False}
     weights = _IMAGE_WEIGHTS
     outer_norms = (("post_layernorm", "final_norm"), ("head.layernorm", "attention_pool.block.norm_2"))
+    outer_linears = (
+        ("head.attention.out_proj", "attention_pool.block.attention.out"),
+        ("head.mlp.fc1", "attention_pool.block.up"),
+        ("head.mlp.fc2", "attention_pool.block.down"),
+    )
 
     def rules(self) -> list[Rule]:
-        """See `TowerFamily.rules`."""
-        pool = "attention_pool.block"
-        parts = [f"{pool}.attention.{name}" for name in ("query", "key", "value")]
-        rules = [
+        """See `Family.rules`."""
+        parts = [f"attention_pool.block.attention.{name}" for name in ("query", "key", "value")]
+        return [
             *super().rules(),
             without_axes("head.probe", "attention_pool.query", 2),
             split("head.attention.in_proj_weight", [f"{part}.weight" for part in parts], transposed=True),
             split("head.attention.in_proj_bias", [f"{part}.bias" for part in parts]),
         ]
-        for theirs, ours in (("attention.out_proj", "attention.out"), *_LINEARS[-2:]):
-            rules += dense(f"head.{theirs}", f"{pool}.{ours}")
-        return rules
 
 
 class ClipVision(TowerFamily):
@@ -315,6 +283,7 @@ class DualFamily(Family):
     image: ClassVar[TowerFamily]
     constants: ClassVar[dict[str, Any]] = {}
     harmless = frozenset({"initializer_factor", "tie_word_embeddings"})
+    no_weights = ("**.position_ids",)
 
     def part(self, settings: Settings, key: str, family: TowerFamily) -> tuple[Settings, Any]:
         """The settings of one encoder, and our config. A former name of them, if it is there, has precedence."""
@@ -368,10 +337,6 @@ class DualFamily(Family):
     def n_layers(self, config: DualEncoderConfig) -> int:
         """See `Family.n_layers`."""
         return config.text.n_layers + config.image.n_layers
-
-    def ignored(self, config: DualEncoderConfig) -> tuple[str, ...]:
-        """See `Family.ignored`: former versions saved the position indices."""
-        return ("**.position_ids",)
 
 
 class Clip(DualFamily):
