@@ -75,6 +75,8 @@ class DecoderFamily(CausalFamily):
     """The base of rotary positions if the file does not say it."""
     has_window: ClassVar[bool] = False
     default_window: ClassVar[int | None] = None
+    has_switch: ClassVar[bool] = False
+    """Does `use_sliding_window` say whether there is a window?"""
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
         """See `Family.further_fields`."""
@@ -87,7 +89,14 @@ class DecoderFamily(CausalFamily):
         """The fields about windows."""
         if not self.has_window:
             return {}
-        return window_fields(settings, fields["n_layers"], default=self.default_window, types=None)
+        n = fields["n_layers"]
+        types = self.window_types(settings, n)
+        window = window_fields(settings, n, default=self.default_window, types=types)
+        return window if not self.has_switch or settings.flag("use_sliding_window", False) else {}
+
+    def window_types(self, settings: Settings, n: int) -> list[str] | None:
+        """The kinds of the layers if the file does not say them; None if all have a window."""
+        return None
 
     def settings_of(self, config: DecoderConfig) -> dict[str, Any]:
         """See `Family.settings_of`."""
@@ -96,6 +105,7 @@ class DecoderFamily(CausalFamily):
         ours |= {"window", "window_layers"} if self.has_window else set()
         self.check_others(config, DecoderConfig(), self.constants, ours)
         windows = window_settings(config) if self.has_window else {}
+        windows |= {"use_sliding_window": config.window is not None} if self.has_switch else {}
         return {
             "architectures": [self.architectures[0]],
             **self.entries_of(config),
@@ -157,23 +167,13 @@ class Qwen2(DecoderFamily):
     constants: ClassVar = {"attention_bias": True, "out_bias": False}
     has_window = True
 
-    def has_window_in(self, layer: int, first: int) -> bool:
-        """Does a layer have a window, if the file does not say it, by `max_window_layers`?"""
-        return layer >= first
+    has_switch = True
+    default_window = 4096
 
-    def windows(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `DecoderFamily.windows`."""
-        first, n = settings.whole("max_window_layers", 28), fields["n_layers"]
-        types = [LOCAL if self.has_window_in(layer, first) else GLOBAL for layer in range(n)]
-        if not settings.flag("use_sliding_window", False):
-            settings.get("sliding_window", None)
-            settings.get("layer_types", None)
-            return {}
-        return window_fields(settings, n, default=4096, types=types)
-
-    def settings_of(self, config: DecoderConfig) -> dict[str, Any]:
-        """See `Family.settings_of`."""
-        return {**super().settings_of(config), "use_sliding_window": config.window is not None}
+    def window_types(self, settings: Settings, n: int) -> list[str]:
+        """See `DecoderFamily.window_types`."""
+        first = settings.whole("max_window_layers", 28)
+        return [GLOBAL if layer < first else LOCAL for layer in range(n)]
 
 
 class Qwen3(Qwen2):
@@ -269,11 +269,10 @@ class Gemma2(Gemma):
         scale = settings.number("query_pre_attn_scalar", 256.0) ** -0.5
         return {**super().further_fields(settings, fields), "attention_scale": scale}
 
-    def windows(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `DecoderFamily.windows`."""
-        n, period = fields["n_layers"], settings.whole("sliding_window_pattern", self.period)
-        types = [LOCAL if (layer + 1) % period else GLOBAL for layer in range(n)]
-        return window_fields(settings, n, default=self.default_window, types=types)
+    def window_types(self, settings: Settings, n: int) -> list[str]:
+        """See `DecoderFamily.window_types`."""
+        period = settings.whole("sliding_window_pattern", self.period)
+        return [LOCAL if (layer + 1) % period else GLOBAL for layer in range(n)]
 
     def settings_of(self, config: DecoderConfig) -> dict[str, Any]:
         """See `Family.settings_of`."""

@@ -26,7 +26,7 @@ from phlox.interop.huggingface.decoders import (
     Qwen2,
 )
 from phlox.interop.huggingface.family import Entry, with_defaults, without
-from phlox.interop.huggingface.rotary import GLOBAL, LOCAL, window_fields
+from phlox.interop.huggingface.rotary import GLOBAL, LOCAL
 from phlox.interop.huggingface.settings import Settings
 from phlox.models import DecoderConfig, ExpertsConfig, LatentConfig, YarnScaling
 
@@ -181,9 +181,16 @@ class Qwen2Moe(_QwenMoe, Qwen2):
         ("mlp.shared_expert_gate", "experts.shared.scale"),
     )
 
-    def has_window_in(self, layer: int, first: int) -> bool:
-        """See `Qwen2.has_window_in`."""
-        return layer % 2 == 0 and layer < first
+    def window_types(self, settings: Settings, n: int) -> list[str]:
+        """See `DecoderFamily.window_types`."""
+        first = settings.whole("max_window_layers", 28)
+        return [LOCAL if layer % 2 == 0 and layer < first else GLOBAL for layer in range(n)]
+
+
+def _window_if_used(settings: Settings, key: str, default: int) -> int | None:
+    """The window, if it is switched on."""
+    window = settings.whole(key, default)
+    return window if settings.flag("use_sliding_window", False) else None
 
 
 class Qwen3Moe(_QwenMoe):
@@ -191,21 +198,11 @@ class Qwen3Moe(_QwenMoe):
 
     model_type = "qwen3_moe"
     architectures = ("Qwen3MoeForCausalLM", "Qwen3MoeModel")
-    entries = (*SIZES, RMS, SILU, HEAD, BIAS, PADDING)
+    entries = (*SIZES, RMS, SILU, HEAD, BIAS, PADDING, Entry("sliding_window", "window", _window_if_used, 4096))
     constants: ClassVar = {"query_norm": "heads"}
+    has_switch = True
     norms = (*BEFORE, *QUERY_NORMS)
-    written = ("experts", "window")
     harmless = frozenset({*_QwenMoe.harmless, "max_window_layers"})
-
-    def windows(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `DecoderFamily.windows`."""
-        window = settings.whole("sliding_window", 4096)
-        return {"window": window} if settings.flag("use_sliding_window", False) else {}
-
-    def settings_of(self, config: DecoderConfig) -> dict[str, Any]:
-        """See `Family.settings_of`."""
-        window = config.window
-        return {**super().settings_of(config), "use_sliding_window": window is not None, "sliding_window": window}
 
 
 class GptOss(SparseFamily):
@@ -231,10 +228,9 @@ class GptOss(SparseFamily):
     default_window = 128
     default_base = 150000.0
 
-    def windows(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `DecoderFamily.windows`."""
-        n = fields["n_layers"]
-        return window_fields(settings, n, default=128, types=[GLOBAL if i % 2 else LOCAL for i in range(n)])
+    def window_types(self, settings: Settings, n: int) -> list[str]:
+        """See `DecoderFamily.window_types`."""
+        return [GLOBAL if layer % 2 else LOCAL for layer in range(n)]
 
     def settings_of(self, config: DecoderConfig) -> dict[str, Any]:
         """See `Family.settings_of`."""

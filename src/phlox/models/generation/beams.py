@@ -175,10 +175,8 @@ def _prefill(
     rows: Tokens | None,
     scores: Numbers,
 ) -> tuple[Ranked, CausalCache]:
-    """The continuations of prompts, as `decoding._share` processes them."""
-    logits, cache = last_logits(model, tokens, count, cache)
-    if rows is not None:
-        logits, cache = logits.take(rows, 0), reordered(cache, rows)
+    """The continuations of prompts."""
+    logits, cache = last_logits(model, tokens, count, cache, rows)
     return _rank(logits, rule, scores), cache
 
 

@@ -137,10 +137,8 @@ def draws(generation: Generation) -> Iterator[Drawn]:
             filled = window.shape[1]
             samples = generation.samples if number == 0 else 1
             part, size, cache, rows = fill(generation, functions, window, starts, count - number, samples)
-            if rows is None:
-                drawn, cache = functions.prefill(generation.model, part, size, cache, rule)
-            else:
-                drawn, cache = functions.share(generation.model, part, size, cache, rule, rows)
+            prefill = functions.prefill if rows is None else functions.share
+            drawn, cache = prefill(generation.model, part, size, cache, rule, rows)
         if not isinstance(drawn, Drawn):
             drawn = Drawn(drawn, None, None)
         elif isinstance(rule, Rule):
@@ -176,7 +174,7 @@ def functions_of(generation: Generation) -> Functions:
     """The functions of a generation."""
     if generation.compile:
         return Functions(_compiled_extend, _compiled_prefill, _compiled_share, _compiled_decode)
-    return Functions(_extend, _prefill, _share, _decode)
+    return Functions(_extend, _prefill, _prefill, _decode)
 
 
 def history_of_rule(generation: Generation) -> History | None:
@@ -263,8 +261,6 @@ def _form(generation: Generation) -> Hashable:
         rule.logprobs,
         ranks,
         generation.ends.masks,
-        generation.chunk,
-        generation.cache,
     )
     caches = generation.chunk, generation.cache, generation.prefixes is None
     draft = (
@@ -347,12 +343,16 @@ def _extended(
 
 
 def last_logits(
-    model: CausalModel[Any, Any], tokens: Tokens, count: int, cache: CausalCache
+    model: CausalModel[Any, Any], tokens: Tokens, count: int, cache: CausalCache, rows: Tokens | None = None
 ) -> tuple[Numbers, CausalCache]:
-    """The logits [batch, 1, vocabulary] after the first `count` of these tokens, and the cache with these."""
+    """The logits [batch, 1, vocabulary] after the first `count` of these tokens, and the cache with these.
+
+    With `rows`, there is a text for each of these rows, and in the new cache.
+    """
     x, cache = _extended(model, tokens, count, cache)
     last = arange(1, device=tokens.device) + count - 1
-    return model.logits(x.take(last, 1)), cache
+    logits = model.logits(x.take(last, 1))
+    return (logits, cache) if rows is None else (logits.take(rows, 0), reordered(cache, rows))
 
 
 def _prefill(
@@ -361,23 +361,11 @@ def _prefill(
     count: int,
     cache: CausalCache,
     rule: Sampling | Rule,
+    rows: Tokens | None = None,
 ) -> tuple[Tokens | Drawn, CausalCache]:
     """What follows the first `count` tokens, and the cache with these; the other tokens are padding."""
-    logits, cache = last_logits(model, tokens, count, cache)
+    logits, cache = last_logits(model, tokens, count, cache, rows)
     return _choose(logits, rule), cache
-
-
-def _share(
-    model: CausalModel[Any, Any],
-    tokens: Tokens,
-    count: int,
-    cache: CausalCache,
-    rule: Sampling | Rule,
-    rows: Tokens,
-) -> tuple[Tokens | Drawn, CausalCache]:
-    """As `_prefill`, but there is a text for each of these rows, and in the new cache."""
-    logits, cache = last_logits(model, tokens, count, cache)
-    return _choose(logits.take(rows, 0), rule), reordered(cache, rows)
 
 
 def _decode(
@@ -413,5 +401,5 @@ def _choose(logits: Tensor, rule: Sampling | Rule) -> Tokens | Drawn:
 
 _compiled_extend = compiled(_extend, donate=("cache",))
 _compiled_prefill = compiled(_prefill, donate=("cache",))
-_compiled_share = compiled(_share)  # the new cache has another size
+_compiled_share = compiled(_prefill)  # the new cache has another size
 _compiled_decode = compiled(_decode, donate=("cache",))
