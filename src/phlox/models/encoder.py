@@ -19,9 +19,10 @@ from phlox.models.parts import (
     check_tokens,
     dense,
 )
+from phlox.models.positions import RelativePositions
 from phlox.module import Module, Param
 from phlox.nn import Dropout, Embedding, MultiHeadAttention, Normal, RotaryEncoding
-from phlox.tensor import Tensor, arange, tensor, where
+from phlox.tensor import Tensor, arange, where
 from phlox.tensor.functional.operands import check_kind
 
 __all__ = ["BlocksConfig", "Encoder", "EncoderConfig"]
@@ -162,12 +163,6 @@ class EncoderConfig(BlocksConfig, TextSizes):
         return Encoder(self, device)
 
 
-_FAR = 127
-_BORDERS = (12, 16, 23, 32, 46, 64, 91)
-_BUCKETS = [min(distance, 8) + sum(distance >= border for border in _BORDERS) for distance in range(_FAR + 1)]
-"""The bucket of each distance: one for each up to 8, then two for each doubling, as in T5 (Raffel et al. 2020)."""
-
-
 class Encoder(Module):
     """A bidirectional transformer of texts, described by its config (Devlin et al. 2018).
 
@@ -192,7 +187,8 @@ class Encoder(Module):
             self.projection = dense(width, d_model, config.init_std, bias=True, device=device)
         self.distances = None
         if config.distance_bias:
-            self.distances = Embedding(32, config.n_heads, initializer=weights, device=device)
+            std = config.init_std
+            self.distances = RelativePositions(32, 128, config.n_heads, std, both_ways=True, device=device)
         self.blocks = [config.make_block(layer, device) for layer in range(config.n_layers)]
         self.final_norm = norm_of(config, device) if config.final_norm else None
         self.pooler = dense(d_model, d_model, config.init_std, bias=True, device=device) if config.pooler else None
@@ -211,7 +207,8 @@ class Encoder(Module):
         x = self.embed(tokens, segments)
         is_token: Any = attention_mask(mask)
         if self.distances is not None:
-            bias = self._bias(tokens)
+            index = arange(tokens.shape[1], device=tokens.device)
+            bias = self.distances(index, index)
             # Not minus infinity: then a text of padding alone would become NaN.
             is_token = bias if is_token is None else where(is_token, bias, -30000.0)
         for block in self.blocks:
@@ -243,14 +240,6 @@ class Encoder(Module):
             name, config = type(self).__name__, type(self.config).__name__
             raise ConfigError(f"{name}: this model has no pooler; create it with {config}(pooler=True)")
         return self.pooler(hidden[:, 0]).tanh()
-
-    def _bias(self, tokens: Tokens) -> Tensor:
-        """The numbers that distances add to scores, [1, n_heads, n, n]."""
-        assert self.distances is not None
-        index = arange(tokens.shape[1], device=tokens.device)
-        distance = index.expand_dims(-1) - index
-        bucket = tensor(_BUCKETS, device=tokens.device).take(distance.abs().clip(0, _FAR)) + (distance < 0).int() * 16
-        return self.distances(bucket).permute_dims((2, 0, 1)).expand_dims(0)
 
     def _check(self, tokens: Tokens, mask: Mask | None, segments: Tokens | None) -> None:
         name = type(self).__name__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -26,6 +26,10 @@ from phlox.tensor.functional.operands import check_kind
 from phlox.transform import compile as compiled
 
 __all__ = ["EncoderDecoder", "SourceDecoder"]
+
+
+Source: TypeAlias = Tensor[Any, Any, Any] | Prompts
+Prompt: TypeAlias = Tokens | Prompts | Sequence[int] | None
 
 
 class EncoderDecoder(Module):
@@ -143,13 +147,7 @@ class EncoderDecoder(Module):
         return SourceDecoder(model, encode(model, source, mask), mask)
 
     def generate(
-        self,
-        source: Tensor[Any, Any, Any] | Prompts,
-        max_new_tokens: int,
-        *,
-        mask: Mask | None = None,
-        prompt: Tokens | Prompts | Sequence[int] | None = None,
-        **options: Any,
+        self, source: Source, max_new_tokens: int, *, mask: Mask | None = None, prompt: Prompt = None, **options: Any
     ) -> Any:
         """Write the text of each source: at most `max_new_tokens` tokens, drawn one by one, or until a stop token.
 
@@ -171,13 +169,7 @@ class EncoderDecoder(Module):
         return cast("Any", generate)(decoder, prompts, max_new_tokens, **self._with_stops(options))
 
     def stream(
-        self,
-        source: Tensor[Any, Any, Any] | Prompts,
-        max_new_tokens: int,
-        *,
-        mask: Mask | None = None,
-        prompt: Tokens | Prompts | Sequence[int] | None = None,
-        **options: Any,
+        self, source: Source, max_new_tokens: int, *, mask: Mask | None = None, prompt: Prompt = None, **options: Any
     ) -> Iterator[Any]:
         """The tokens that `generate` would add, each as soon as it is drawn; see `phlox.models.generation.stream`."""
         decoder, prompts = self._decoder_and_prompts(source, mask, prompt)

@@ -8,24 +8,30 @@ from typing import Any, ClassVar, cast
 from phlox.config import Config
 from phlox.errors import ConfigError
 from phlox.interop.adapter import Adapter, Rule, rename, split
-from phlox.interop.huggingface.family import Entry, Family, Names, classes_in, dense, labels_of, norm, rules_of, without
+from phlox.interop.huggingface.family import Entry, Family, Names, classes_in, dense, labels_of, norm, rules_of
 from phlox.interop.huggingface.rotary import GLOBAL, LOCAL
 from phlox.interop.huggingface.settings import Settings
 from phlox.models import EncoderClassifierConfig, EncoderConfig, EncoderMaskedLmConfig
 
-SIZES = (
+TEXTS = (
     Entry("vocab_size", "vocabulary", Settings.whole, 30522),
     Entry("max_position_embeddings", "context", Settings.whole, 512),
+)
+INIT = Entry("initializer_range", "init_std", Settings.number, 0.02)
+BLOCKS = (
     Entry("num_hidden_layers", "n_layers", Settings.whole, 12),
     Entry("hidden_size", "d_model", Settings.whole, 768),
     Entry("num_attention_heads", "n_heads", Settings.whole, 12),
     Entry("intermediate_size", "d_hidden", Settings.whole, 3072, saved="hidden_width"),
+    INIT,
+)
+FUNCTIONS = (
     Entry("hidden_dropout_prob", "dropout", Settings.number, 0.1),
     Entry("attention_probs_dropout_prob", "attention_dropout", Settings.number, 0.1, same_as="dropout"),
     Entry("hidden_act", "activation", Settings.activation, "gelu"),
     Entry("layer_norm_eps", "epsilon", Settings.number, 1e-12),
-    Entry("initializer_range", "init_std", Settings.number, 0.02),
 )
+SIZES = (*TEXTS, *BLOCKS, *FUNCTIONS)
 PADDING = Entry("pad_token_id", "padding_index", Settings.whole, None)
 SEGMENTS = Entry("type_vocab_size", "segments", Settings.whole, 2)
 
@@ -287,7 +293,7 @@ class DistilBert(EncoderFamily):
     architectures = kinds_of("DistilBert")
     prefix = "distilbert"
     entries = (
-        *SIZES[:2],
+        *TEXTS,
         Entry("n_layers", "n_layers", Settings.whole, 6),
         Entry("dim", "d_model", Settings.whole, 768),
         Entry("n_heads", "n_heads", Settings.whole, 12),
@@ -295,7 +301,7 @@ class DistilBert(EncoderFamily):
         Entry("dropout", "dropout", Settings.number, 0.1),
         Entry("attention_dropout", "attention_dropout", Settings.number, 0.1, same_as="dropout"),
         Entry("activation", "activation", Settings.activation, "gelu"),
-        SIZES[-1],
+        INIT,
         PADDING,
     )
     other_names: ClassVar = {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"}
@@ -346,7 +352,8 @@ class ModernBert(EncoderFamily):
     architectures = kinds_of("ModernBert")
     prefix = "model"
     entries = (
-        *without(SIZES, "dropout", "attention_dropout", "activation", "epsilon"),
+        *TEXTS,
+        *BLOCKS,
         PADDING,
         Entry("hidden_activation", "activation", Settings.activation, "gelu"),
         Entry("norm_eps", "epsilon", Settings.number, 1e-5),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 
 from phlox.errors import ConfigError
 from phlox.interop.adapter import Adapter, Rule, convert, rename, split
-from phlox.interop.huggingface.encoders import check_saved
+from phlox.interop.huggingface.encoders import BLOCKS, FUNCTIONS, TEXTS, check_saved
 from phlox.interop.huggingface.family import Entry, Family, classes_in, dense, labels_of, with_defaults
 from phlox.interop.huggingface.settings import Settings
 from phlox.models import DualEncoderConfig, EncoderConfig, ImageClassifierConfig, VisionEncoderConfig
@@ -27,24 +27,13 @@ def _sizes_out(sizes: tuple[int, int]) -> Any:
     return sizes[0] if sizes[0] == sizes[1] else list(sizes)
 
 
-_BLOCKS = (
-    Entry("num_hidden_layers", "n_layers", Settings.whole, 12),
-    Entry("hidden_size", "d_model", Settings.whole, 768),
-    Entry("num_attention_heads", "n_heads", Settings.whole, 12),
-    Entry("intermediate_size", "d_hidden", Settings.whole, 3072, saved="hidden_width"),
-    Entry("initializer_range", "init_std", Settings.number, 0.02),
-)
 _IMAGES = (
-    *_BLOCKS,
+    *BLOCKS,
     Entry("num_channels", "channels", Settings.whole, 3),
     Entry("image_size", "image_size", sizes_in, 224, write=_sizes_out),
     Entry("patch_size", "patch_size", sizes_in, 16, write=_sizes_out),
 )
-_TEXTS = (
-    *_BLOCKS,
-    Entry("vocab_size", "vocabulary", Settings.whole, 32000),
-    Entry("max_position_embeddings", "context", Settings.whole, 64),
-)
+_TEXTS = with_defaults((*BLOCKS, *TEXTS), vocab_size=32000, max_position_embeddings=64)
 _TOWER = (
     Entry("attention_dropout", "attention_dropout", Settings.number, 0.0),
     Entry("hidden_act", "activation", Settings.activation, "gelu_pytorch_tanh"),
@@ -110,10 +99,7 @@ class Vit(TowerFamily):
     prefix = "vit"
     entries = (
         *_IMAGES,
-        Entry("hidden_act", "activation", Settings.activation, "gelu"),
-        Entry("hidden_dropout_prob", "dropout", Settings.number, 0.0),
-        Entry("attention_probs_dropout_prob", "attention_dropout", Settings.number, 0.0, same_as="dropout"),
-        Entry("layer_norm_eps", "epsilon", Settings.number, 1e-12),
+        *with_defaults(FUNCTIONS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
         Entry("qkv_bias", "attention_bias", Settings.flag, True),
         Entry("pooler_output_size", "d_pooled", Settings.whole, None, saved="d_model"),
         Entry("pooler_act", "pooling_activation", Settings.activation, "tanh"),

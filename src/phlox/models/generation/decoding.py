@@ -389,14 +389,20 @@ def _choose(logits: Tensor, rule: Sampling | Rule) -> Tokens | Drawn:
         changed = changed + rule.mask[:, None]
     token = sample(changed, rule.sampling, rule.cuts, rule.units)
     history = None if history is None else history.add(token)
+    logprob, alternatives = rated(logits[:, 0], token, rule)
+    return Drawn(token, logprob, history, alternatives)
+
+
+def rated(logits: Tensor, token: Tokens, rule: Rule) -> tuple[Numbers | None, tuple[Tokens, Numbers] | None]:
+    """The log-probability of tokens [batch, 1] by logits [batch, vocabulary], and alternatives, as far as asked for."""
     if not rule.logprobs:
-        return Drawn(token, None, history)
+        return None, None
     every = logits.log_softmax(-1)
     alternatives = None
     if rule.ranks is not None:
-        values, tokens = every[:, 0].topk(rule.ranks.shape[0])
+        values, tokens = every.topk(rule.ranks.shape[0])
         alternatives = tokens, values
-    return Drawn(token, every.take_along_axis(token[..., None])[..., 0], history, alternatives)
+    return every.take_along_axis(token), alternatives
 
 
 _compiled_extend = compiled(_extend, donate=("cache",))
