@@ -15,10 +15,10 @@ Norm: TypeAlias = LayerNorm | RmsNorm
 
 def norm_of(config: Any, device: DeviceLike | None, width: int | None = None) -> Norm:
     """A normalization as the config of a transformer says, by default over the width of the model."""
-    width = width or config.d_model
+    size: int = width or config.d_model
     if getattr(config, "norm", "layer") == "layer":
-        return LayerNorm(width, epsilon=config.epsilon, bias=getattr(config, "norm_bias", True), device=device)
-    return RmsNorm(width, epsilon=config.epsilon, offset=getattr(config, "norm_offset", 0.0), device=device)
+        return LayerNorm(size, epsilon=config.epsilon, bias=getattr(config, "norm_bias", True), device=device)
+    return RmsNorm(size, epsilon=config.epsilon, offset=getattr(config, "norm_offset", 0.0), device=device)
 
 
 class FeedForwardBlock(Module):

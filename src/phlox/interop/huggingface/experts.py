@@ -270,6 +270,17 @@ def _nullable(settings: Settings, key: str, default: Any) -> Any:
     return settings.whole(key, None if key in settings.data else default)
 
 
+_METHODS = ("greedy", "group_limited_greedy")
+
+
+def _groups(settings: Settings, key: str, default: int) -> int:
+    """A number of groups of experts, if the method of the routers has groups."""
+    method, count = settings.text("topk_method", "greedy"), settings.whole(key, default)
+    if method not in _METHODS:
+        raise ConfigError(f"{settings.location}: topk_method={method[:100]!r} is not supported")
+    return 1 if method == "greedy" else count
+
+
 _EXPERTS_OF_DEEPSEEK = (
     Entry("n_routed_experts", "n_experts", Settings.whole, 64),
     TOP_K._replace(default=8),
@@ -304,9 +315,15 @@ class DeepseekV2(SparseFamily):
         Entry("qk_rope_head_dim", "d_rotary", Settings.whole, 64),
         Entry("v_head_dim", "d_value", Settings.whole, 128),
     )
-    experts = _EXPERTS_OF_DEEPSEEK
+    experts = (
+        *_EXPERTS_OF_DEEPSEEK,
+        Entry("n_group", "n_groups", _groups, 1),
+        Entry("topk_group", "top_groups", _groups, 1),
+    )
     expert_constants: ClassVar = {"renormalized": False}
-    expert_written = ("layers", "d_shared", "n_groups", "top_groups")
+    expert_written = ("layers", "d_shared")
+    method: ClassVar[str | None] = None
+    """How routers choose; None: by groups, if there are any."""
     has_balance = False
     shared: ClassVar[int] = 2
     """The number of shared experts, if the file does not say it."""
@@ -340,27 +357,9 @@ class DeepseekV2(SparseFamily):
 
     def experts_from(self, settings: Settings, fields: dict[str, Any]) -> ExpertsConfig:
         """See `SparseFamily.experts_from`."""
-        experts, groups = super().experts_from(settings, fields), self.groups(settings)
+        experts = super().experts_from(settings, fields)
         assert experts.d_hidden is not None
-        return experts.replace(
-            **groups, d_shared=settings.whole("n_shared_experts", self.shared) * experts.d_hidden or None
-        )
-
-    def groups(self, settings: Settings) -> dict[str, Any]:
-        """The fields about groups of experts."""
-        method = settings.text("topk_method", "greedy")
-        n, top = settings.whole("n_group", None), settings.whole("topk_group", None)
-        if method not in ("greedy", "group_limited_greedy"):
-            raise ConfigError(f"{settings.location}: topk_method={method[:100]!r} is not supported")
-        return {} if method == "greedy" else {"n_groups": n, "top_groups": top}
-
-    def group_settings(self, experts: ExpertsConfig) -> dict[str, Any]:
-        """The inverse."""
-        if experts.top_groups == experts.n_groups:
-            return {"topk_method": "greedy"}
-        return {
-            "topk_method": "group_limited_greedy", "n_group": experts.n_groups, "topk_group": experts.top_groups,
-        }  # fmt: skip
+        return experts.replace(d_shared=settings.whole("n_shared_experts", self.shared) * experts.d_hidden or None)
 
     def sparse_layers(self, settings: Settings, n: int) -> tuple[int, ...]:
         """See `SparseFamily.sparse_layers`."""
@@ -372,7 +371,7 @@ class DeepseekV2(SparseFamily):
         if experts is None or latent is None:
             raise ConfigError(f"a Decoder without latent attention cannot be saved as {self.model_type}")
         sparse, shared = sparse_layers_of(config), (experts.d_shared or 0) / (experts.d_hidden or config.hidden_width)
-        first = config.n_layers - len(sparse)
+        first, method = config.n_layers - len(sparse), _METHODS[experts.top_groups < experts.n_groups]
         if sparse != tuple(range(first, config.n_layers)) or shared % 1:
             raise ConfigError(
                 f"a {self.model_type} has experts in all layers but the first, and shared experts as wide as them, "
@@ -386,7 +385,7 @@ class DeepseekV2(SparseFamily):
             share = {"mscale_all_dim": (grown - 1.0) / (0.1 * math.log(factor))}
             whole |= {key: {**whole[key], **share} for key in ("rope_parameters", "rope_scaling")}
         return {
-            **whole, **self.entries_of(latent, self.latent), **self.group_settings(experts),
+            **whole, **self.entries_of(latent, self.latent), "topk_method": self.method or method,
             "head_dim": latent.d_rotary, "num_key_value_heads": config.n_heads, "n_shared_experts": int(shared),
             "first_k_dense_replace": first,
         }  # fmt: skip
@@ -424,7 +423,13 @@ class DeepseekV3(DeepseekV2):
         ("scoring_func", "sigmoid", "routers would have other scores"),
         ("topk_method", "noaux_tc", "routers would choose in another way"),
     )
-    experts = (*_EXPERTS_OF_DEEPSEEK, RENORMALIZED._replace(default=True))
+    experts = (
+        *_EXPERTS_OF_DEEPSEEK,
+        RENORMALIZED._replace(default=True),
+        Entry("n_group", "n_groups", Settings.whole, 8),
+        Entry("topk_group", "top_groups", Settings.whole, 4),
+    )
+    method = "noaux_tc"
     expert_constants: ClassVar = {"scores": "sigmoid", "group_score": "two_best", "correction": True}
     shared = 1
     dense = 3
@@ -432,14 +437,6 @@ class DeepseekV3(DeepseekV2):
         *DeepseekV2.weights,
         ("layers.*.mlp.gate.e_score_correction_bias", "blocks.*.experts.router.correction"),
     )
-
-    def groups(self, settings: Settings) -> dict[str, Any]:
-        """See `DeepseekV2.groups`."""
-        return {"n_groups": settings.whole("n_group", 8), "top_groups": settings.whole("topk_group", 4)}
-
-    def group_settings(self, experts: ExpertsConfig) -> dict[str, Any]:
-        """The inverse."""
-        return {"n_group": experts.n_groups, "topk_group": experts.top_groups}
 
 
 SPARSE_DECODERS: tuple[DecoderFamily, ...] = (Mixtral(), Qwen2Moe(), Qwen3Moe(), GptOss(), DeepseekV2(), DeepseekV3())

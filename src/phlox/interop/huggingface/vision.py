@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, cast
 
 from phlox.errors import ConfigError
-from phlox.interop.adapter import Adapter, Rule, convert, rename, split
+from phlox.interop.adapter import Adapter, Rule, convert, split
 from phlox.interop.huggingface.encoders import BLOCKS, FUNCTIONS, TEXTS, check_saved
 from phlox.interop.huggingface.family import Entry, Family, classes_in, dense, labels_of, with_defaults
 from phlox.interop.huggingface.settings import Settings
@@ -314,11 +314,7 @@ class DualFamily(Family):
         """See `Family.adapter`."""
         text = Adapter(self.text.rules()).under("text_model", "text").rules
         image = Adapter(self.image.rules()).under("vision_model", "image").rules
-        return Adapter([*text, *image, *self.head_rules()])
-
-    def head_rules(self) -> list[Rule]:
-        """The rules besides those of the encoders."""
-        raise NotImplementedError
+        return Adapter([*text, *image, *self.rules(), *self.further_rules(config)])
 
     def n_layers(self, config: DualEncoderConfig) -> int:
         """See `Family.n_layers`."""
@@ -330,6 +326,8 @@ class Clip(DualFamily):
 
     model_type = "clip"
     architectures = ("CLIPModel",)
+    weights = (("logit_scale", "logit_scale"),)
+    outer_linears = (("text_projection", "text_projection"), ("visual_projection", "image_projection"))
     text = ClipText()
     image = ClipVision()
 
@@ -346,17 +344,13 @@ class Clip(DualFamily):
         further = {"projection_dim": config.d_shared, "logit_scale_init_value": config.logit_scale}
         return further, {"eos_token_id": end, "bos_token_id": 0}
 
-    def head_rules(self) -> list[Rule]:
-        """See `DualFamily.head_rules`."""
-        projections = [*dense("text_projection", "text_projection"), *dense("visual_projection", "image_projection")]
-        return [*projections, rename("logit_scale", "logit_scale")]
-
 
 class Siglip(DualFamily):
     """`DualEncoder` as SiglipModel."""
 
     model_type = "siglip"
     architectures = ("SiglipModel",)
+    outer_linears = (("text_model.head", "text_projection"),)
     text = SiglipText()
     image = SiglipVision()
     constants: ClassVar = {
@@ -371,10 +365,9 @@ class Siglip(DualFamily):
         """See `DualFamily.head_settings`."""
         return {}, {"projection_size": config.d_shared, "bos_token_id": 0, "eos_token_id": 0}
 
-    def head_rules(self) -> list[Rule]:
-        """See `DualFamily.head_rules`."""
-        scalars = [without_axes(name, name, 1) for name in ("logit_scale", "logit_bias")]
-        return [*dense("text_model.head", "text_projection"), *scalars]
+    def further_rules(self, config: DualEncoderConfig) -> list[Rule]:
+        """See `Family.further_rules`."""
+        return [without_axes(name, name, 1) for name in ("logit_scale", "logit_bias")]
 
 
 VISION: tuple[Family, ...] = (
