@@ -37,6 +37,7 @@ DETAILED = (
     "stages",
     "training",
     "generation",
+    "serving",
     "lora",
     "packed",
 )

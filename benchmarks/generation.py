@@ -3,8 +3,9 @@
 # The other libraries are installed only for the benchmarks.
 """A token of GPT-2 small, greedy, batch 1, after a prompt of 32: Phlox on each engine beside `transformers`.
 
-The weights are random. Of each text, the median over its tokens counts, without the first, which the prompt takes. Of a
-beam search, the whole time counts, divided by the number of new tokens.
+The weights are random. Of each text, the median over its tokens counts, without the first, which the prompt takes and
+which has a row of its own. Of a beam search, the whole time counts, divided by the number of new tokens. A token reads
+all weights: the row beside a program that does only that says which part of the memory's bandwidth is used.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def theirs(sizes: dict[str, Any]) -> Steps:
             prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=count, do_sample=False, eos_token_id=None,
             pad_token_id=0, streamer=times,
         )  # fmt: skip
-        yield from times.found[1:]
+        yield from times.found[1:]  # the first is the prompt
 
     return steps
 
@@ -106,6 +107,27 @@ def seconds_of_a_token(steps: Steps) -> float:
     """The median over the tokens after the first, which is that of the prompt."""
     found = [moment if isinstance(moment, float) else time.perf_counter() for moment in steps(NEW)]
     return statistics.median(after - before for before, after in itertools.pairwise(found))
+
+
+def seconds_of_the_first(steps: Steps) -> float:
+    """The time from the call to the first token."""
+    begin = time.perf_counter()
+    first = next(iter(steps(1)))
+    return (first if isinstance(first, float) else time.perf_counter()) - begin
+
+
+def reading(sizes: dict[str, Any]) -> Steps:
+    """Reads as many bytes for each token as the weights have: with less time, a token is not possible."""
+    with px.random.stream(0):
+        count = GptConfig(**sizes, tied=True).init("numpy").num_params() - sizes["context"] * sizes["d_model"]
+    weights = torch.randn(count)
+
+    def steps(count: int) -> Iterator[object]:
+        for _ in range(count):
+            weights.sum()
+            yield None
+
+    return steps
 
 
 def seconds_of_a_search(search: Search) -> float:
@@ -119,22 +141,25 @@ def run() -> list[Ratio]:
     """All rows of the table."""
     torch.set_num_threads(2)
     sizes, name = (SMALL, "a small GPT") if quick() else (SIZES, "GPT-2 small")
-    peer = "transformers"
     engines: dict[str, tuple[Backend, bool]] = {
         "Phlox eager on Torch": (Torch(), False),
         "Phlox compiled on JAX": (Jax(), True),
         "Phlox on NumPy": (NumPy(), False),
     }
     rows: list[Ratio] = []
-    for workload, reference, ours, measure in (
-        (f"a token of {name}, prompt {PROMPT}, batch 1", theirs, phlox_model, seconds_of_a_token),
+    for workload, reference, ours, measure, target in (
+        (f"a token of {name}, prompt {PROMPT}, batch 1", theirs, phlox_model, seconds_of_a_token, 0.7),
+        (f"the first token of {name}, prompt {PROMPT}, batch 1", theirs, phlox_model, seconds_of_the_first, 1.0),
+        (f"a token of {name}, over reading its weights once", reading, phlox_model, seconds_of_a_token, None),
         (
             f"a token of {name}, prompt {PROMPT}, {BEAMS} beams",
             search_of_transformers,
             phlox_search,
             seconds_of_a_search,
+            1.0,
         ),
     ):
+        peer = "reading the weights" if reference is reading else "transformers"
         makers: dict[str, Callable[[], Any]] = {peer: partial(reference, sizes)}
         makers |= {
             engine: partial(ours, backend, sizes, compiled=compiled) for engine, (backend, compiled) in engines.items()
@@ -144,5 +169,5 @@ def run() -> list[Ratio]:
         }
         ready = built(contestants)  # called once, which compiles
         times = in_turn({engine: contestants[engine] for engine in ready}, range(2 if quick() else ROUNDS))
-        rows += [compare(workload, times, engine, peer, target=1.0) for engine in makers if engine != peer]
+        rows += [compare(workload, times, engine, peer, target=target) for engine in makers if engine != peer]
     return rows

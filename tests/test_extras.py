@@ -132,7 +132,7 @@ def test_an_error_names_the_extra_of_the_package_that_is_missing() -> None:
                 assert any(f"Phlox with the extra '{extra}'" in text for extra in extras_of(package)), f"{file}: {text}"
     assert checked == {
         "PIL", "fsspec", "huggingface_hub", "jax", "jinja2", "llguidance", "matplotlib", "onnx", "pyarrow", "rich",
-        "tokenizers", "torch",
+        "starlette", "tokenizers", "torch", "uvicorn",
     }  # fmt: skip
 
 

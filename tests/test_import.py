@@ -188,6 +188,7 @@ print(same, [name for name, value in after.items() if type(value).__name__ == "m
         "quantization",
         "random",
         "record",
+        "serve",
         "signal",
         "text",
         "train",

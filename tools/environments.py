@@ -21,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / ".venv-versions"
-EXTRAS = ("jax", "train", "data", "zstd", "fast", "distributed", "onnx", "grammar", "text")
+EXTRAS = ("jax", "train", "data", "zstd", "fast", "distributed", "onnx", "grammar", "text", "serve")
 """The extras of pyproject.toml whose lowest versions are tried together; those of `torch` are tried apart."""
 
 FOR_TESTS = ("pytest", "hypothesis")

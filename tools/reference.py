@@ -31,6 +31,7 @@ PACKAGES = {
     "phlox.record": "saved states and their files",
     "phlox.models": "whole models and text generation",
     "phlox.text": "tokenizers and chat templates",
+    "phlox.serve": "a server of models",
     "phlox.functional": "operations of layers, on tensors",
     "phlox.linalg": "linear algebra",
     "phlox.signal": "Fourier transforms, windows and filters",

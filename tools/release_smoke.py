@@ -171,9 +171,50 @@ def fast(folder: Path) -> None:
     np.testing.assert_array_equal(halved, x.astype(np.float16))
 
 
+def text(folder: Path) -> None:
+    """A chat is written by a template, and a tokenizer is read from its file."""
+    from phlox.text import BytePairTokenizer, TokenizerFile
+
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    tokenizer = BytePairTokenizer(special=["<end>"], end="<end>", chat_template=template)
+    assert tokenizer.chat([{"role": "user", "content": "ab"}]) == [97, 98]
+    tokenizer.save(folder)
+    assert TokenizerFile(folder / "tokenizer.json").encode("ab") == [97, 98]
+
+
+def serve(folder: Path) -> None:
+    """A server answers over HTTP."""
+    import json
+    import queue
+    import threading
+    from urllib.request import Request, urlopen
+
+    from phlox.models import GptConfig, LanguageModel
+    from phlox.serve import Server, ServerOptions
+    from phlox.text import BytePairTokenizer
+
+    model = LanguageModel(GptConfig(n_layers=1, d_model=8, n_heads=2).init("numpy"), BytePairTokenizer())
+    addresses: queue.Queue[str] = queue.Queue()
+    server = Server(model, ServerOptions(port=0))
+    threading.Thread(target=server.run, args=(addresses.put,), daemon=True).start()
+    body = json.dumps({"prompt": "ab", "max_tokens": 3, "ignore_eos": True}).encode()
+    url = f"{addresses.get(timeout=60)}/v1/completions"
+    with urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=60) as answer:
+        assert json.load(answer)["usage"]["completion_tokens"] == 3
+
+
+def grammar(folder: Path) -> None:
+    """A grammar allows what fits its schema."""
+    from phlox.models.generation.grammar import Grammar
+    from phlox.text import BytePairTokenizer
+
+    state = Grammar.json({"const": 7}).matcher(BytePairTokenizer(), 256, frozenset())
+    assert state.allowed().nonzero()[0].tolist() == [ord("7")]
+
+
 EACH: dict[str, Callable[[Path], None]] = {
     "jax": jax, "torch": torch, "train": train, "data": data, "distributed": distributed, "onnx": onnx, "zstd": zstd,
-    "fast": fast,
+    "fast": fast, "text": text, "serve": serve, "grammar": grammar,
 }  # fmt: skip
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from phlox import quantization as quantization
     from phlox import random as random
     from phlox import record as record
+    from phlox import serve as serve
     from phlox import text as text
     from phlox import train as train
     from phlox import transform as transform
@@ -82,6 +83,7 @@ __getattr__, __dir__ = lazily(
         "random": "",
         "record": "",
         "tensor": "*",
+        "serve": "",
         "text": "",
         "train": "",
         "transform": "TensorSpec checkpoint compile custom_gradient eval_shape grad hessian hvp jacobian jvp "

@@ -45,7 +45,7 @@ def test_every_example(
     shutil.copytree(small_run, "runs/digits")  # a smaller network, trained for less long
     for (program, *arguments), expected in examples():
         assert program == "phlox"
-        if arguments[0] in ("demo", "launch", "chat", "train-lm"):  # which have tests of their own
+        if arguments[0] in ("demo", "launch", "chat", "serve", "train-lm"):  # which have tests of their own
             continue
         main(arguments)
         out, err = capsys.readouterr()

@@ -18,6 +18,7 @@ COMMANDS = {
     "train-lm": "train a small language model, with its tokenizer, on a text file",
     "new": "make a project to begin with: a model, its training, tests",
     "predict": "classify images from a file with the model of a run, or compute an ONNX file",
+    "serve": "serve a language model with OpenAI's protocol, or the predictions of another model",
     "export": "write a model as an ONNX file, run it, and show how far its results are from the model's",
     "verify": "check that a saved model still makes the predictions it made after training",
     "convert": "write a record in another format, precision or compression, or with other names",

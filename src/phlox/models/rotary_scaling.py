@@ -23,6 +23,11 @@ class _Scaling(Config):
         """The factor of rotated queries and keys."""
         return 1.0
 
+    @property
+    def is_by_length(self) -> bool:
+        """Whether frequencies depend on the length of the text."""
+        return False
+
     def turns(self, base: float, d_rotary: int) -> list[float]:
         """The rotation of each pair from one position to the next, in radians."""
         return [self.scaled(base ** (-2.0 * i / d_rotary)) for i in range(d_rotary // 2)]
@@ -32,7 +37,7 @@ class _Scaling(Config):
         raise NotImplementedError
 
     def turns_for(self, base: float, d_rotary: int, length: Tensor[Any, Any, Float]) -> Tensor:
-        """`turns` for texts of a length, a Float of shape ()."""
+        """`turns` for texts of these lengths, a Float [..., 1, 1]: [half], or [..., 1, half] if they depend on it."""
         return tensor(self.turns(base, d_rotary), device=length.device)
 
 
@@ -142,6 +147,11 @@ class DynamicScaling(_Scaling):
         if self.context < 1:
             raise ValueError(f"context must be at least one, got {self.context}")
 
+    @property
+    def is_by_length(self) -> bool:
+        """See `_Scaling.is_by_length`."""
+        return True
+
     def turns_for(self, base: float, d_rotary: int, length: Tensor[Any, Any, Float]) -> Tensor:
         """See `_Scaling.turns_for`."""
         length = length.maximum(float(self.context))
@@ -171,6 +181,11 @@ class LongScaling(_Scaling):
         if self.attention_factor is not None:
             return self.attention_factor
         return 1.0 if self.factor <= 1.0 else math.sqrt(1.0 + math.log(self.factor) / math.log(self.context))
+
+    @property
+    def is_by_length(self) -> bool:
+        """See `_Scaling.is_by_length`."""
+        return True
 
     def turns_for(self, base: float, d_rotary: int, length: Tensor[Any, Any, Float]) -> Tensor:
         """See `_Scaling.turns_for`."""
@@ -222,7 +237,9 @@ class ScaledRotaryEncoding(RotaryEncoding):
         if positions is None:
             positions = arange(x.shape[-2], device=full.device)
         at = positions.to_full_precision().float()
-        turns = self.scaling.turns_for(self.base, size, at.max() + 1.0)
+        # The length of each row, so that a text in a batch is encoded as alone.
+        last = at.max(-1, keepdims=True).expand_dims(-1) if at.ndim else at
+        turns = self.scaling.turns_for(self.base, size, last + 1.0)
         angles = at.expand_dims(-1) * turns
         magnitude = self.scaling.magnitude
         cos, sin = angles.cos(), angles.sin()

@@ -30,7 +30,7 @@ class KeyValueCache(NamedTuple):
     value: Tensor
     """[batch, n_kv_heads, capacity, d_head]."""
     position: Tensor[Any, Any, Int]
-    """The number of tokens in the cache; a scalar."""
+    """The number of tokens in the cache: a scalar or, if each row has its own number, [batch]."""
     start: Tensor[Any, Any, Int] | None = None
     """[batch]: the number of padding tokens at the beginning of each row, which are masked; None means no padding."""
 
@@ -40,7 +40,7 @@ class KeyValueCache(NamedTuple):
         return self.key.shape[2]
 
     def positions(self, n: int) -> Tensor[Any, Any, Int]:
-        """The positions of the next n tokens: [n], or [batch, n] if rows start with padding, which has position 0.
+        """The positions of the next n tokens: [n], or [batch, n] if rows differ; padding has position 0.
 
         Raises `RangeError` if they exceed the capacity. A compiled function cannot see the position: there `append`
         drops these tokens, unless `phlox.debug.checks()` is active, which reports it.
@@ -50,7 +50,7 @@ class KeyValueCache(NamedTuple):
             end.backend.check_indices(end.primitive, self.capacity + 1, from_end=False)
         except IndexRangeError:
             raise RangeError(
-                f"KeyValueCache: {n} more tokens after {int(self.position.item())} exceed the capacity of "
+                f"KeyValueCache: {n} more tokens after {int(self.position.max().item())} exceed the capacity of "
                 f"{self.capacity}; make a larger cache with init_cache, or start a new one"
             ) from None
         return self._positions(n)
@@ -71,8 +71,9 @@ class KeyValueCache(NamedTuple):
         return self._replace(key=key, value=value, position=self.position + n)
 
     def columns(self, n: int) -> Tensor[Any, Any, Int]:
-        """The columns that the next n tokens will take: [n]."""
-        return arange(n, device=self.position.device) + self.position
+        """The columns that the next n tokens will take: [n], or [batch, n] if rows have their own positions."""
+        position = self.position.expand_dims(-1) if self.position.ndim else self.position
+        return arange(n, device=self.position.device) + position
 
     def _positions(self, n: int) -> Tensor[Any, Any, Int]:
         columns = self.columns(n)
@@ -81,7 +82,7 @@ class KeyValueCache(NamedTuple):
     def visible(self, n: int) -> Visible:
         """The keys, values and mask for the last n tokens, which were appended already."""
         columns = arange(self.capacity, device=self.position.device)
-        seen = columns <= (self.columns(n) - n).expand_dims(-1)
+        seen = columns <= _for_queries(self.columns(n) - n)
         if self.start is not None:
             seen = seen & (columns >= self.start.expand_dims(-1)).expand_dims(-2).expand_dims(-2)
         return Visible(self.key, self.value, seen)
@@ -102,9 +103,9 @@ class OwnedKeyValueCache(KeyValueCache):
         return self._append_columns(key, value, donated=True)
 
     def visible(self, n: int) -> Visible:
-        filled = int(self.position.item())
+        filled = int(self.position.max().item() if self.position.ndim else self.position.item())
         part = self._replace(key=self.key[:, :, :filled], value=self.value[:, :, :filled])
-        if self.start is None and n == 1:
+        if self.start is None and n == 1 and not self.position.ndim:
             return Visible(part.key, part.value, None)
         return KeyValueCache.visible(part, n)
 
@@ -118,8 +119,14 @@ class Visible(NamedTuple):
     """The mask, true where a query sees a key: [n, m] or [batch, 1, n, m]; None means all."""
 
 
+def _for_queries(columns: Tensor[Any, Any, Int]) -> Tensor[Any, Any, Int]:
+    """The columns of queries, to compare with those of keys: [n, 1], or [batch, 1, n, 1] for [batch, n]."""
+    columns = columns.expand_dims(-1)
+    return columns.expand_dims(1) if columns.ndim == 3 else columns
+
+
 def _append(x: Tensor, new: Tensor, position: Tensor[Any, Any, Int], donated: bool) -> Tensor:
-    """x with the columns `new` written along axis 2, from `position` on."""
+    """x with the columns `new` written along axis 2, from `position` on, which is a scalar or [batch]."""
     return compute("write_from", x, new, position, 2, donated)
 
 
@@ -138,6 +145,6 @@ def last_columns(
         return key, value, seen, mask
     if seen is None and mask is None:  # one token, and the cache holds nothing after it
         return key[:, :, m - window :], value[:, :, m - window :], None, None
-    ends = cache.columns(n).expand_dims(-1) - n
+    ends = _for_queries(cache.columns(n) - n)
     near = arange(m, device=key.device) > ends - window
     return key, value, near if seen is None else seen & near, mask

@@ -206,7 +206,7 @@ class MultiHeadAttention(Module):
                 seen = mask if seen is None else seen & mask
             else:
                 bias = mask
-        elif seen is not None and q.backend.is_traced(q.primitive):
+        elif seen is not None and (q.backend.is_traced(q.primitive) or cache.position.ndim):
             # The cache holds only what was appended, so a bias is enough: a mask would zero keys and values first.
             seen, bias = None, where(seen, 0.0, -math.inf)
         return self._attend(q, key, value, seen, False, bias), cache

@@ -166,19 +166,27 @@ class TracingOps(ArrayOps):
     def write_from(self, x: Array, values: Array, start: Array, axis: int, donated: bool) -> Array:
         """x with `values` along an axis, from the Int scalar `start` on; values beyond its end are dropped.
 
-        A donated x may be written to, and is not used again.
+        `start` may be [rows]: then each row of the first axis has its own. A donated x may be written to, and is not
+        used again.
         """
         ops, device = cast("Any", self), self.device_of(start)
-        size, count = self.shape(x)[axis], self.shape(values)[axis]
+        size, count, rows = self.shape(x)[axis], self.shape(values)[axis], self.shape(start)
+        shape = [size if other == axis else 1 for other in range(len(self.shape(x)))]
+        if rows:
+            start, shape[0] = ops.reshape(start, (*rows, 1)), rows[0]
         # For each position in x, the index of its value: shapes are fixed, and all indices in range.
         source = ops.int_sub(ops.int_arange(0, size, 1, device), start)
         new = ops.bool_and(ops.int_less_equal(0, source), ops.int_less(source, whole(count)))
         if is_symbolic(count) or count > 1:
-            last = ops.int_full((size,), whole(count - 1), device)
-            inside = ops.where(ops.int_less(source, 0), ops.int_full((size,), 0, device), source)
-            values = ops.take(values, ops.where(ops.int_less(last, inside), last, inside), axis)
-        shape = tuple(size if other == axis else 1 for other in range(len(self.shape(x))))
-        return ops.where(ops.reshape(new, shape), values, x)
+            last = ops.int_full((*rows, size), whole(count - 1), device)
+            inside = ops.where(ops.int_less(source, 0), ops.int_full((*rows, size), 0, device), source)
+            inside = ops.where(ops.int_less(last, inside), last, inside)
+            if rows:
+                inside = ops.broadcast_to(ops.reshape(inside, tuple(shape)), self.shape(x))
+                values = ops.take_along_axis(values, inside, axis)
+            else:
+                values = ops.take(values, inside, axis)
+        return ops.where(ops.reshape(new, tuple(shape)), values, x)
 
     # --- checks of values, which a compiled function runs after the call
 

@@ -278,6 +278,11 @@ class Traces(EngineBackend):
 
     def write_from(self, x: Array, values: Array, start: Array, axis: int, donated: bool) -> Array:
         count = values.shape[axis]
+        if start.ndim and self.is_traced(x) and not is_symbolic(count):  # in place, if x is donated
+            rows, columns = jnp.arange(x.shape[0])[:, None], start[:, None] + jnp.arange(count)
+            by_column = jnp.moveaxis(values, axis, 1).astype(x.dtype)
+            written = jnp.moveaxis(x, axis, 1).at[rows, columns].set(by_column, mode="drop")
+            return jnp.moveaxis(written, 1, axis)
         if is_symbolic(count) or count != 1 or not self.is_traced(x):
             return super().write_from(x, values, start, axis, donated)
         # In place, if x is donated. At a position beyond the end, the element that is there is written again.

@@ -84,7 +84,13 @@ class Update(Backend):
         return x
 
     def write_from(self, x: Array, values: Array, start: Array, axis: int, donated: bool) -> Array:
-        first, out = int(start), x if donated else x.copy()
+        out = x if donated else x.copy()
+        if start.ndim:
+            columns = start[:, None] + np.arange(values.shape[axis])
+            row, column = np.nonzero(columns < x.shape[axis])
+            np.moveaxis(out, axis, 1)[row, columns[row, column]] = np.moveaxis(values, axis, 1)[row, column]
+            return out
+        first = int(start)
         before, count = (slice(None),) * axis, max(0, min(values.shape[axis], x.shape[axis] - first))
         out[(*before, slice(first, first + count))] = values[(*before, slice(0, count))]
         return out

@@ -105,7 +105,13 @@ class Update(Backend):
     def write_from(self, x: Array, values: Array, start: Array, axis: int, donated: bool) -> Array:
         if not (self.is_plain(x) and self.is_plain(start)) or is_traced_by_others():
             return super().write_from(x, values, start, axis, donated)
-        first, out = int(start), x if donated else x.clone()
+        out = x if donated else x.clone()
+        if start.ndim:
+            columns = start[:, None] + torch.arange(values.shape[axis], device=start.device)
+            row, column = torch.nonzero(columns < x.shape[axis], as_tuple=True)
+            out.movedim(axis, 1)[row, columns[row, column]] = values.movedim(axis, 1)[row, column]
+            return out
+        first = int(start)
         count = max(0, min(values.shape[axis], x.shape[axis] - first))
         out.narrow(axis, min(first, x.shape[axis]), count).copy_(values.narrow(axis, 0, count))
         return out

@@ -1,0 +1,436 @@
+"""The server: OpenAI's protocol for a language model, or predictions of another model, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import json
+import logging
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+import numpy as np
+
+from phlox.errors import ConfigError, ExtraNotInstalledError
+from phlox.models import LanguageModel
+from phlox.serve.batcher import Batcher, BatcherLimits
+from phlox.serve.embedding import embed
+from phlox.serve.errors import ApiError
+from phlox.serve.exchange import ClientGone, Exchange, Finish, Format, Piece
+from phlox.serve.fields import Fields
+from phlox.serve.metrics import Metrics
+from phlox.serve.predictor import Predictor
+from phlox.serve.protocol import Job, Protocol
+from phlox.serve.request import QueueFullError
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+__all__ = ["Server", "ServerOptions"]
+
+Handler: TypeAlias = "Callable[[Request], Awaitable[Response]]"
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+BODY_SECONDS = 60.0
+"""The longest time that a client may take to send a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """How a server is reached, and its limits."""
+
+    name: str = "model"
+    """The name of the model in the protocol."""
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0: any free port."""
+    api_key: str | None = field(default=None, repr=False)
+    """Clients must send it as `Authorization: Bearer KEY`."""
+    batch: BatcherLimits = field(default_factory=BatcherLimits)
+    """See `BatcherLimits`."""
+    most_tokens: int = 1 << 20
+    """The largest number of new tokens of an answer."""
+    body_bytes: int = 4 << 20
+    """The largest body of a request."""
+    timeout: float | None = None
+    """The longest time in seconds that an answer may take; by default any."""
+    compile: bool | Literal["auto"] = "auto"
+    """See `Batcher`."""
+
+
+class Server:
+    """Serves a model over HTTP; `app` is an application of Starlette, and `run` serves it until it is stopped.
+
+    Args:
+        model: a `LanguageModel` with a tokenizer, as `phlox.models.load` returns it; or a `Predictor`.
+        options: see `ServerOptions`.
+
+    Raises `ExtraNotInstalledError` without the extra 'serve', and `ConfigError` for a model without a tokenizer.
+
+    >>> from phlox.models import GptConfig, LanguageModel
+    >>> from phlox.text import BytePairTokenizer
+    >>> model = LanguageModel(GptConfig(n_layers=1, d_model=8, n_heads=2).init("numpy"), BytePairTokenizer())
+    >>> server = Server(model)
+    >>> server.close()
+    True
+    """
+
+    def __init__(self, model: LanguageModel | Predictor, options: ServerOptions = ServerOptions()) -> None:
+        self.options = options
+        self._created = int(time.time())
+        self._statuses: Counter[int] = Counter()
+        self._metrics = Metrics()
+        self._predictor: Predictor | None = None
+        self._batcher: Batcher | None = None
+        self._running_calls = asyncio.Semaphore(1)
+        if isinstance(model, LanguageModel):
+            self._protocol, self._batcher = self._language_model(model)
+            self._model: Any = model.model
+            self._bytes = self._protocol.tokenizer.token_bytes()
+        else:
+            self._predictor = model
+        self.app: Starlette = self._application()
+
+    def _language_model(self, model: LanguageModel) -> tuple[Protocol, Batcher]:
+        if model.tokenizer is None:
+            raise ConfigError(f"{self.options.name}: has no tokenizer, and the server takes texts; add tokenizer.json")
+        if not hasattr(model.model, "generate"):
+            raise ConfigError(f"{self.options.name}: a {type(model.model).__name__} does not generate text")
+        vocabulary = model.config.vocabulary
+        batcher = Batcher(model.model, self.options.batch, compile=self.options.compile)
+        protocol = Protocol(
+            model.tokenizer,
+            vocabulary=vocabulary,
+            context=batcher.context,
+            stops=frozenset(token for token in model.stops if token < vocabulary),
+            defaults=model.options,
+            most_tokens=self.options.most_tokens,
+            timeout=self.options.timeout,
+        )
+        return protocol, batcher
+
+    # --- life
+
+    def run(self, ready: Callable[[str], object] = print) -> None:
+        """Serve until SIGTERM or SIGINT. Then take no new requests, finish those that were taken, and return.
+
+        `ready` is called with the address when the server can be reached. SIGINT after it ends it at once.
+        """
+        try:
+            import uvicorn
+        except ImportError as error:
+            raise ExtraNotInstalledError(
+                f"a server needs starlette and uvicorn: install Phlox with the extra 'serve' ({error})"
+            ) from None
+        options = self.options
+        config = uvicorn.Config(
+            self.app, host=options.host, port=options.port, log_level="warning", access_log=False, server_header=False,
+            timeout_graceful_shutdown=None,
+        )  # fmt: skip
+        sock = config.bind_socket()
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        address = f"http://{host}:{sock.getsockname()[1]}"
+
+        class Uvicorn(uvicorn.Server):
+            async def startup(self, sockets: Any = None) -> None:
+                await super().startup(sockets)
+                ready(address)
+
+        is_main = threading.current_thread() is threading.main_thread()
+        # When all is done, uvicorn sends itself the signal again: the exit status is to be that of a success.
+        previous = signal.signal(signal.SIGTERM, _ignore) if is_main else None
+        try:
+            Uvicorn(config).run(sockets=[sock])
+        finally:
+            if is_main:
+                signal.signal(signal.SIGTERM, previous)
+            sock.close()
+            self.close()
+
+    def close(self, *, finish: bool = False) -> bool:
+        """End the thread of the model, after the running answers if `finish`; returns whether it ended."""
+        return self._batcher is None or self._batcher.close(finish=finish, timeout=None if finish else 30.0)
+
+    def _application(self) -> Starlette:
+        try:
+            from starlette.applications import Starlette
+            from starlette.exceptions import HTTPException
+            from starlette.responses import JSONResponse, Response
+            from starlette.routing import Route
+        except ImportError as error:
+            raise ExtraNotInstalledError(
+                f"a server needs starlette and uvicorn: install Phlox with the extra 'serve' ({error})"
+            ) from None
+
+        async def refused(_: Request, error: Exception) -> Response:
+            assert isinstance(error, HTTPException)
+            return self._error(ApiError(error.status_code, f"{error.detail}; see docs/serving.md", code=None))
+
+        def guarded(handler: Handler) -> Handler:
+            async def handle(request: Request) -> Response:
+                try:
+                    self._check_access(request)
+                    response = await handler(request)
+                except ApiError as error:
+                    return self._error(error)
+                except QueueFullError as error:
+                    status = 503 if self._batcher is None or not self._batcher.is_alive else 429
+                    return self._error(ApiError(status, str(error), code="queue_full", headers={"Retry-After": "1"}))
+                except ClientGone:
+                    response = Response(status_code=499)
+                except Exception as error:
+                    logging.getLogger("phlox.serve").exception("a request failed")
+                    return self._error(ApiError(500, f"the server failed: {type(error).__name__}; see its log"))
+                self._statuses[response.status_code] += 1
+                return response
+
+            return handle
+
+        @asynccontextmanager
+        async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+            yield
+            await asyncio.to_thread(self.close, finish=True)
+
+        async def health(_: Request) -> Response:
+            is_alive = self._batcher is None or self._batcher.is_alive
+            return JSONResponse({"status": "ok" if is_alive else "closing"}, 200 if is_alive else 503)
+
+        routes = [
+            Route("/health", health),
+            Route("/metrics", guarded(self._get_metrics)),
+            Route("/v1/models", guarded(self._get_models)),
+            Route("/v1/models/{name:path}", guarded(self._get_model)),
+        ]
+        if self._batcher is None:
+            routes.append(Route("/predict", guarded(self._predict), methods=["POST"]))
+        else:
+            routes += [
+                Route("/", self._page),
+                Route("/v1/chat/completions", guarded(self._chat), methods=["POST"]),
+                Route("/v1/completions", guarded(self._complete), methods=["POST"]),
+                Route("/v1/embeddings", guarded(self._embed), methods=["POST"]),
+            ]
+        return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: refused})
+
+    def _error(self, error: ApiError) -> Response:
+        from starlette.responses import JSONResponse
+
+        self._statuses[error.status] += 1
+        return JSONResponse(error.content, error.status, error.headers)
+
+    # --- who may ask, and what
+
+    def _check_access(self, request: Request) -> None:
+        key = self.options.api_key
+        if key is None:
+            # A page of another site, whose name leads to this machine, must not reach a server that asks for no key.
+            host = request.headers.get("host", "").rpartition(":")[0] or request.headers.get("host", "")
+            if self.options.host in LOOPBACK and host.strip("[]") not in (*LOOPBACK, "testserver"):
+                raise ApiError(403, f"the server answers only to the host {LOOPBACK[0]}; give it an API key otherwise")
+            return
+        sent = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(sent.encode(), key.encode()):
+            headers = {"WWW-Authenticate": "Bearer"}
+            raise ApiError(401, "the API key is wrong or missing", code="invalid_api_key", headers=headers)
+
+    async def _body(self, request: Request) -> Any:
+        """The JSON of a request."""
+        from starlette.requests import ClientDisconnect
+
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise ApiError(415, "the body must be JSON, with the header Content-Type: application/json")
+        most, body = self.options.body_bytes, bytearray()
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > most:
+                        raise ApiError(413, f"the body is larger than {most} bytes", code="request_too_large")
+        except ClientDisconnect:
+            raise ClientGone from None
+        except TimeoutError:
+            raise ApiError(408, "the body did not arrive in time", headers={"Connection": "close"}) from None
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from None
+
+    async def _language_body(self, request: Request) -> Any:
+        """The JSON of a request to the model that it names."""
+        body: Any = await self._body(request)
+        own = self.options.name
+        name: Any = _model_of(body) or own
+        if name != self.options.name:
+            raise ApiError(
+                404, f"there is no model {name!r}; this server has {self.options.name!r}", param="model",
+                code="model_not_found",
+            )  # fmt: skip
+        return body
+
+    # --- endpoints
+
+    async def _page(self, _: Request) -> Response:
+        from starlette.responses import HTMLResponse
+
+        headers = {
+            "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+            "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+            "X-Content-Type-Options": "nosniff",
+        }
+        return HTMLResponse(files("phlox.serve").joinpath("page.html").read_text(encoding="utf-8"), headers=headers)
+
+    async def _get_models(self, _: Request) -> Response:
+        from starlette.responses import JSONResponse
+
+        return JSONResponse({"object": "list", "data": [self._model_card()]})
+
+    async def _get_model(self, request: Request) -> Response:
+        from starlette.responses import JSONResponse
+
+        name = request.path_params["name"]
+        if name != self.options.name:
+            raise ApiError(404, f"there is no model {name!r}; this server has {self.options.name!r}",
+                           param="model", code="model_not_found")  # fmt: skip
+        return JSONResponse(self._model_card())
+
+    def _model_card(self) -> dict[str, Any]:
+        card: dict[str, Any] = {
+            "id": self.options.name, "object": "model", "created": self._created, "owned_by": "phlox",
+        }  # fmt: skip
+        if self._batcher is not None:
+            card["max_model_len"] = self._batcher.context
+            card["has_chat_template"] = self._protocol.tokenizer.chat_template is not None
+        if self._predictor is not None:
+            card["inputs"] = [
+                {"name": each.name, "shape": each.shape, "type": each.dtype.name} for each in self._predictor.inputs
+            ]
+        return card
+
+    async def _get_metrics(self, _: Request) -> Response:
+        from starlette.responses import PlainTextResponse
+
+        text = self._metrics.text(self._batcher, self._statuses)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+    async def _predict(self, request: Request) -> Response:
+        from starlette.responses import JSONResponse
+
+        assert self._predictor is not None
+        body = await self._body(request)
+        async with self._running_calls:
+            return JSONResponse(await asyncio.to_thread(self._predictor, body))
+
+    async def _chat(self, request: Request) -> Response:
+        body = await self._language_body(request)
+        return await self._answer(request, await asyncio.to_thread(self._protocol.chat, body))
+
+    async def _complete(self, request: Request) -> Response:
+        body = await self._language_body(request)
+        return await self._answer(request, await asyncio.to_thread(self._protocol.completion, body))
+
+    async def _answer(self, request: Request, job: Job) -> Response:
+        from starlette.responses import JSONResponse, StreamingResponse
+
+        assert self._batcher is not None
+        start = time.monotonic()
+        exchange = Exchange(job, self._batcher, self._protocol.tokenizer, request)
+        head = {
+            "id": f"{'chatcmpl' if job.is_chat else 'cmpl'}-{id(exchange):x}{time.time_ns():x}",
+            "created": int(time.time()),
+            "model": self.options.name,
+        }
+        answer = Format(job, self._protocol.tokenizer, self._bytes, head)
+        events = self._measured(exchange.events(), start)
+        if job.streams:
+            headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+            return StreamingResponse(_stream(job, events, answer), media_type="text/event-stream", headers=headers)
+        return JSONResponse(answer.whole([event async for event in events]))
+
+    async def _measured(self, events: AsyncIterator[Piece | Finish], start: float) -> AsyncIterator[Piece | Finish]:
+        is_first = True
+        async for event in events:
+            if is_first:
+                self._metrics.first_token.add(time.monotonic() - start)
+                is_first = False
+            if isinstance(event, Finish):
+                self._metrics.answer.add(time.monotonic() - start)
+            yield event
+
+    async def _embed(self, request: Request) -> Response:
+        from starlette.responses import JSONResponse
+
+        assert self._batcher is not None
+        fields = Fields(await self._language_body(request))
+        texts: Any = fields.required("input", (str, list))
+        form = fields.take("encoding_format", str, "float")
+        fields.only(encoding_format=("float", "base64"))
+        fields.ignore("model", "user")
+        fields.finish()
+        if isinstance(texts, str) or all(isinstance(token, int) for token in texts):
+            texts = [texts]
+        if len(texts) > 2048:
+            raise ApiError(400, f"input has {len(texts)} texts, more than 2048", param="input")
+        rows = [self._protocol.tokens(text, "input") for text in texts]
+        longest = max(map(len, rows))
+        if longest > self._batcher.context:
+            raise ApiError(400, f"a text of {longest} tokens is longer than the context of {self._batcher.context}",
+                           param="input", code="context_length_exceeded")  # fmt: skip
+        # One by one: between them, the running answers go on.
+        vectors = [await asyncio.wrap_future(self._batcher.call(partial(embed, self._model, row))) for row in rows]
+        data = [
+            {"object": "embedding", "index": index, "embedding": _encoded(vector, form)}
+            for index, vector in enumerate(vectors)
+        ]
+        total = sum(map(len, rows))
+        usage = {"prompt_tokens": total, "total_tokens": total}
+        return JSONResponse({"object": "list", "data": data, "model": self.options.name, "usage": usage})
+
+
+def _model_of(body: object) -> object:
+    """The model that a request names, if it names one."""
+    return cast("dict[str, object]", body).get("model") if isinstance(body, dict) else None
+
+
+def _ignore(*_: object) -> None:
+    """A signal handler."""
+
+
+async def _stream(job: Job, events: AsyncIterator[Piece | Finish], answer: Format) -> AsyncIterator[str]:
+    """Events as server-sent events."""
+    begun: set[int] = set()
+    try:
+        async for event in events:
+            if event.number not in begun:
+                begun.add(event.number)
+                if (chunk := answer.beginning(event.number)) is not None:
+                    yield _sent(chunk)
+            for chunk in answer.chunks(event):
+                yield _sent(chunk)
+        if job.streams_usage:
+            yield _sent(answer.usage_chunk())
+        yield "data: [DONE]\n\n"
+    except ApiError as error:  # the status is sent already
+        yield _sent(error.content)
+    except ClientGone:
+        pass
+
+
+def _sent(content: dict[str, Any]) -> str:
+    return f"data: {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n\n"
+
+
+def _encoded(vector: np.ndarray[Any, Any], form: str) -> Any:
+    if form == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    return vector.tolist()
