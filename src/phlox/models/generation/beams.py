@@ -104,7 +104,6 @@ def search(generation: Generation, beams: Beams) -> list[Hypothesis]:
     """The best texts, `n_best` for each prompt."""
     generation = prepared(generation)
     model, batch, most, rule = generation.model, generation.batch, generation.most, generation.rule
-    assert isinstance(rule, Rule)
     device, prompts = batch.tokens.device, batch.tokens.shape[0] // beams.size
     prefill, decode = (_compiled_prefill, _compiled_decode) if generation.compile else (_prefill, _decode)
     rule = rule._replace(history=history_of_rule(generation))

@@ -34,16 +34,16 @@ MANY = 1024
 
 
 class Rule(NamedTuple):
-    """How a token is chosen, with options beyond temperature, top_k and top_p."""
+    """How a token is chosen."""
 
     sampling: Sampling
     cuts: Cuts | None
     processing: Processing | None
-    history: History | None
-    """The texts so far, if the processing depends on them."""
-    units: Tokens | None
-    """The random numbers of rows with seeds, see `sample`."""
     logprobs: bool
+    history: History | None = None
+    """The texts so far, if the processing depends on them."""
+    units: Tokens | None = None
+    """The random numbers of rows with seeds, see `sample`."""
     ranks: Tokens | None = None
     """[k]: 0, 1, ...; the likeliest tokens of these ranks are returned, too. Its length is fixed in a program."""
     mask: Numbers | None = None
@@ -71,8 +71,7 @@ class Generation(NamedTuple):
     stops: frozenset[int]
     most: int
     """The largest number of new tokens."""
-    rule: Sampling | Rule
-    """A step of plain sampling takes and returns no more than it needs."""
+    rule: Rule
     streams: list[Stream] | None
     """The random stream of each row."""
     compile: bool | Literal["auto"]
@@ -119,14 +118,12 @@ def draws(generation: Generation) -> Iterator[Drawn]:
     pieces, starts = [batch.tokens], batch.starts
     functions = functions_of(generation)
     filled, token = context, pieces[0]
-    if isinstance(rule, Rule):
-        rule = rule._replace(history=history_of_rule(generation))
+    rule = rule._replace(history=history_of_rule(generation))
     cache: CausalCache = ()
     for number in range(count):
-        if isinstance(rule, Rule):
-            streams = None if rule.sampling.temperature is None else generation.streams
-            units = None if streams is None else _units(streams, device)
-            rule = rule._replace(units=units, mask=ends.mask(device))
+        streams = None if rule.sampling.temperature is None else generation.streams
+        units = None if streams is None else _units(streams, device)
+        rule = rule._replace(units=units, mask=ends.mask(device))
         if filled < context:
             drawn, cache = functions.decode(generation.model, token, cache, rule)
             filled += 1
@@ -139,10 +136,7 @@ def draws(generation: Generation) -> Iterator[Drawn]:
             part, size, cache, rows = fill(generation, functions, window, starts, count - number, samples)
             prefill = functions.prefill if rows is None else functions.share
             drawn, cache = prefill(generation.model, part, size, cache, rule, rows)
-        if not isinstance(drawn, Drawn):
-            drawn = Drawn(drawn, None, None)
-        elif isinstance(rule, Rule):
-            rule = rule._replace(history=drawn.history)
+        rule = rule._replace(history=drawn.history)
         token = drawn.token
         pieces.append(token)
         ends.add(token)
@@ -179,7 +173,7 @@ def functions_of(generation: Generation) -> Functions:
 
 def history_of_rule(generation: Generation) -> History | None:
     """The prompts, if the rule depends on the texts so far."""
-    processing = generation.rule.processing if isinstance(generation.rule, Rule) else None
+    processing = generation.rule.processing
     if processing is None or not processing.needs_history:
         return None
     length = _history_length(generation.batch.tokens.shape[1] + generation.most)
@@ -249,8 +243,6 @@ _compiled_forms: set[Hashable] = set()
 def _form(generation: Generation) -> Hashable:
     """What the programs of a generation depend on, apart from guards: sizes, and which options are on."""
     model, batch, count, rule = generation.model, generation.batch, generation.most, generation.rule
-    if isinstance(rule, Sampling):
-        rule = Rule(rule, None, None, None, None, logprobs=False)
     sampling, cuts, processing = rule.sampling, rule.cuts, rule.processing
     context, (rows, n) = model.config.context, batch.tokens.shape
     sizes = tuple([(path, param.shape) for path, param in model.named_params()])
@@ -360,9 +352,9 @@ def _prefill(
     tokens: Tokens,
     count: int,
     cache: CausalCache,
-    rule: Sampling | Rule,
+    rule: Rule,
     rows: Tokens | None = None,
-) -> tuple[Tokens | Drawn, CausalCache]:
+) -> tuple[Drawn, CausalCache]:
     """What follows the first `count` tokens, and the cache with these; the other tokens are padding."""
     logits, cache = last_logits(model, tokens, count, cache, rows)
     return _choose(logits, rule), cache
@@ -372,31 +364,27 @@ def _decode(
     model: CausalModel[Any, Any],
     token: Tokens,
     cache: CausalCache,
-    rule: Sampling | Rule,
-) -> tuple[Tokens | Drawn, CausalCache]:
+    rule: Rule,
+) -> tuple[Drawn, CausalCache]:
     """What follows the cached tokens and `token` [batch, 1], and the extended cache."""
     logits, cache = model(token, cache=cache)
     return _choose(logits, rule), cache
 
 
-def _choose(logits: Tensor, rule: Sampling | Rule) -> Tokens | Drawn:
+def _choose(logits: Tensor, rule: Rule) -> Drawn:
     """The next tokens, by their logits [batch, 1, vocabulary]."""
-    if isinstance(rule, Sampling):
-        return sample(logits, rule)
     processing, history = rule.processing, rule.history
     changed = logits if processing is None else process(logits[:, 0], processing, history)[:, None]
     if rule.mask is not None:
         changed = changed + rule.mask[:, None]
     token = sample(changed, rule.sampling, rule.cuts, rule.units)
     history = None if history is None else history.add(token)
-    logprob, alternatives = rated(logits[:, 0], token, rule)
+    logprob, alternatives = rated(logits[:, 0], token, rule) if rule.logprobs else (None, None)
     return Drawn(token, logprob, history, alternatives)
 
 
-def rated(logits: Tensor, token: Tokens, rule: Rule) -> tuple[Numbers | None, tuple[Tokens, Numbers] | None]:
-    """The log-probability of tokens [batch, 1] by logits [batch, vocabulary], and alternatives, as far as asked for."""
-    if not rule.logprobs:
-        return None, None
+def rated(logits: Tensor, token: Tokens, rule: Rule) -> tuple[Numbers, tuple[Tokens, Numbers] | None]:
+    """The log-probability of tokens [batch, 1] by logits [batch, vocabulary], and alternatives if they are asked for."""
     every = logits.log_softmax(-1)
     alternatives = None
     if rule.ranks is not None:

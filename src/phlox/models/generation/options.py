@@ -147,14 +147,13 @@ def generation_of(
     if beams is not None:  # enough continuations, so that one for each beam does not end
         alternatives = max(2, 1 + len(stops)) * beams.size
     ranks = arange(alternatives, device=device) if alternatives else None
-    rule = Rule(sampling, cuts, processing, None, None, logprobs, ranks)
-    is_plain = rule[1:] == (None, None, None, None, False, None, None) and not ends.masks
+    rule = Rule(sampling, cuts, processing, logprobs, ranks=ranks)
     return Generation(
         model,
         batch,
         stops,
         most,
-        sampling if is_plain and (streams is None or sampling.temperature is None) else rule,
+        rule,
         streams,
         options["compile"],
         ends,

@@ -29,7 +29,7 @@ from phlox.models.generation.decoding import (
 )
 from phlox.models.generation.processing import Processing, process
 from phlox.models.generation.prompts import Batch, Tokens
-from phlox.models.generation.sampling import Sampling, filtered
+from phlox.models.generation.sampling import filtered
 from phlox.random import stream as random_stream
 from phlox.random import uniform
 from phlox.tensor import Tensor, tensor
@@ -64,7 +64,6 @@ def speculative_draws(generation: Generation, speculation: Speculation) -> Itera
     generation = prepared(generation)
     batch, most, ends, device = generation.batch, generation.most, generation.ends, generation.batch.tokens.device
     rule = generation.rule
-    rule = Rule(rule, None, None, None, None, logprobs=False) if isinstance(rule, Sampling) else rule
     chooser = _Chooser(generation, rule)
     verify = _compiled_verify if generation.compile else _verify
     text: list[int] = batch.tokens[0].tolist()
@@ -137,7 +136,7 @@ class _Chooser:
                 token = _accept_or_replace(target, proposal, None if drafts is None else drafts[number : number + 1])
         drawn = tensor([[token]], device="numpy")
         self._history = None if self._history is None else self._history.add(drawn)
-        logprob, alternatives = rated(logits, drawn, self._rule)
+        logprob, alternatives = rated(logits, drawn, self._rule) if self._rule.logprobs else (None, None)
         return Drawn(drawn, logprob, None, alternatives), token == proposal
 
 
@@ -187,9 +186,7 @@ class _ModelDrafter:
     """Proposes what another model draws."""
 
     def __init__(self, generation: Generation, model: CausalModel[Any, Any]) -> None:
-        self._model, self._sampling, self._streams = model, generation.rule, generation.streams
-        if isinstance(self._sampling, Rule):
-            self._sampling = self._sampling.sampling
+        self._model, self._sampling, self._streams = model, generation.rule.sampling, generation.streams
         self._device = model.tokens.weight.device
         batch = Batch(generation.batch.tokens.to_device(self._device), None)
         self._generation = generation._replace(model=model, batch=batch, prefixes=None)
@@ -227,7 +224,6 @@ class _ModelDrafter:
 
     def _choose(self, logits: Numbers) -> tuple[int, Probabilities]:
         sampling = self._sampling
-        assert isinstance(sampling, Sampling)
         if sampling.temperature is None:
             token = int(logits.argmax(-1).item())
             return token, np.eye(1, logits.shape[-1], token)[0]
