@@ -384,7 +384,7 @@ def _choose(logits: Tensor, rule: Rule) -> Drawn:
 
 
 def rated(logits: Tensor, token: Tokens, rule: Rule) -> tuple[Numbers, tuple[Tokens, Numbers] | None]:
-    """The log-probability of tokens [batch, 1] by logits [batch, vocabulary], and the alternatives that are asked for."""
+    """The log-probability of tokens [batch, 1] by logits [batch, vocabulary], and alternatives, with `rule.ranks`."""
     every = logits.log_softmax(-1)
     alternatives = None
     if rule.ranks is not None:
