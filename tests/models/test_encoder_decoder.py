@@ -1,7 +1,7 @@
 """Encoder-decoders: masks, prompts, rows of texts, and training; their values are compared in test_encoder_decoders.py.
 
-Serves: phlox/models/encoder_decoder.py, phlox/models/encoder_decoder_config.py, phlox/models/encoder_decoder_stack.py,
-phlox/models/positions.py
+Serves: phlox/models/encoder_decoder.py, phlox/models/encoder_decoder_config.py, phlox/models/encoder_decoder_stack.py
+Serves: phlox/models/positions.py
 """
 
 from __future__ import annotations
