@@ -22,17 +22,18 @@ class RelativePositions(Module):
         self, count: int, max_distance: int, heads: int, std: float, *, both_ways: bool, device: DeviceLike | None
     ) -> None:
         self.weight = Param.deferred((count, heads), Normal(std=std), device=device)
-        self.buckets = buckets_of(count, max_distance, both_ways=both_ways)
+        self.groups = (count, max_distance, both_ways)
 
     def __call__(self, queries: Tokens, keys: Tokens) -> Tensor:
         """The scores of positions Int [n] and [m]: [1, heads, n, m]."""
-        largest = len(self.buckets) // 2
+        largest = self.groups[1]
         distances = (keys - queries.expand_dims(-1)).clip(-largest, largest) + largest
-        buckets = tensor(self.buckets, device=keys.device).take(distances)
+        buckets = tensor(buckets_of(*self.groups), device=keys.device).take(distances)
         return self.weight.val().take(buckets).permute_dims(2, 0, 1).expand_dims(0)
 
 
-def buckets_of(count: int, max_distance: int, *, both_ways: bool) -> np.ndarray[Any, Any]:
+@lru_cache(maxsize=8)
+def buckets_of(count: int, max_distance: int, both_ways: bool) -> np.ndarray[Any, Any]:
     """The groups of the distances from -max_distance to max_distance, of a key from its query.
 
     Half of the groups have one distance each, the others grow with its logarithm. Keys after the query have groups of
