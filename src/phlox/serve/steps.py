@@ -155,4 +155,7 @@ def rule_of(
         processing = Processing(bias, repetition, None, presence, frequency, ())
     logprobs = any(request.logprobs is not None for request in requests)
     ranks = arange(min(ALTERNATIVES, vocabulary), device=device) if logprobs else None
-    return Rule(sampling, cuts, processing, history, units, logprobs, ranks, mask, is_greedy)
+    return Rule(
+        sampling, cuts=cuts, processing=processing, history=history, units=units, logprobs=logprobs, ranks=ranks,
+        mask=mask, is_greedy=is_greedy,
+    )  # fmt: skip
