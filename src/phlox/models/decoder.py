@@ -73,6 +73,8 @@ class ExpertsConfig(Config):
 
     def validate(self) -> None:
         check_counts(n_experts=self.n_experts, top_k=self.top_k, d_hidden=self.d_hidden, d_shared=self.d_shared)
+        if self.group_score == "two_best" and self.n_experts < 2 * self.n_groups:
+            raise ValueError(f"{self.n_groups} groups need two experts each, and there are {self.n_experts} experts")
 
 
 class DecoderConfig(CausalConfig):
@@ -189,6 +191,9 @@ class DecoderConfig(CausalConfig):
             dropout=self.dropout, embedding_dropout=self.embedding_dropout, attention_dropout=self.attention_dropout
         )
         check_positive(epsilon=self.epsilon, init_std=self.init_std, rotary_base=self.rotary_base)
+        for name, cap in (("attention_cap", self.attention_cap), ("logits_cap", self.logits_cap)):
+            if cap is not None and not cap > 0.0:
+                raise ValueError(f"{name} must be positive, or None for no cap, got {cap}")
 
     @property
     def head_width(self) -> int:

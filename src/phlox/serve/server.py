@@ -7,7 +7,9 @@ import base64
 import hmac
 import json
 import logging
+import os
 import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import numpy as np
 
 from phlox.errors import ConfigError, ExtraNotInstalledError
-from phlox.models import LanguageModel
+from phlox.models import CausalModel, LanguageModel
 from phlox.serve.batcher import Batcher, BatcherLimits
 from phlox.serve.embedding import embed
 from phlox.serve.errors import ApiError
@@ -105,8 +107,11 @@ class Server:
     def _language_model(self, model: LanguageModel) -> tuple[Protocol, Batcher]:
         if model.tokenizer is None:
             raise ConfigError(f"{self.options.name}: has no tokenizer, and the server takes texts; add tokenizer.json")
-        if not hasattr(model.model, "generate"):
-            raise ConfigError(f"{self.options.name}: a {type(model.model).__name__} does not generate text")
+        if not isinstance(model.model, CausalModel):
+            kind = type(model.model).__name__
+            raise ConfigError(
+                f"{self.options.name}: the model is {kind}, which does not continue texts; serve a language model"
+            )
         vocabulary = model.config.vocabulary
         batcher = Batcher(model.model, self.options.batch, compile=self.options.compile)
         protocol = Protocol(
@@ -138,7 +143,14 @@ class Server:
             self.app, host=options.host, port=options.port, log_level="warning", access_log=False, server_header=False,
             timeout_graceful_shutdown=None,
         )  # fmt: skip
-        sock = config.bind_socket()
+        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+        try:
+            sock = socket.create_server((options.host, options.port), family=family)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise ConfigError(
+                f"the server cannot listen at {options.host}, port {options.port} ({reason}); give another port or host"
+            ) from None
         host = f"[{options.host}]" if ":" in options.host else options.host
         address = f"http://{host}:{sock.getsockname()[1]}"
 

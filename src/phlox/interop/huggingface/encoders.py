@@ -283,7 +283,7 @@ class Electra(EncoderFamily):
     architectures = kinds_of("Electra")
     prefix = "electra"
     entries = (
-        *SIZES,
+        *[entry if entry.ours != "n_heads" else entry._replace(default=4) for entry in SIZES],
         Entry("embedding_size", "d_embedding", Settings.whole, 128, saved="embedding_width"),
         SEGMENTS,
         PADDING,

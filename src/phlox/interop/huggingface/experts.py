@@ -152,7 +152,7 @@ class _QwenMoe(SparseFamily):
     """Experts in every so many layers, but for some."""
 
     other_names: ClassVar = {"num_local_experts": "num_experts"}
-    experts = (Entry("num_experts", "n_experts", Settings.whole, 128), TOP_K, WIDTH, RENORMALIZED)
+    experts = (Entry("num_experts", "n_experts", Settings.whole, 128), TOP_K._replace(default=8), WIDTH, RENORMALIZED)
     expert_written = ("layers",)
     linears = (*ATTENTION, *GATED, ("mlp.gate", "experts.router"))
 
@@ -175,7 +175,7 @@ class Qwen2Moe(_QwenMoe, Qwen2):
     entries = (*SIZES, RMS, SILU, PADDING, BIAS._replace(theirs="qkv_bias", default=True))
     constants: ClassVar = {"out_bias": False}
     experts = (
-        *_QwenMoe.experts,
+        *[entry if entry.ours != "top_k" else entry._replace(default=4) for entry in _QwenMoe.experts],
         Entry("shared_expert_intermediate_size", "d_shared", Settings.whole, 5632),
     )
     expert_constants: ClassVar = {"shared_scale": True}
@@ -443,7 +443,10 @@ class DeepseekV3(DeepseekV2):
         ("scoring_func", "sigmoid", "routers would have other scores"),
         ("topk_method", "noaux_tc", "routers would choose in another way"),
     )
-    experts = (*_EXPERTS_OF_DEEPSEEK, RENORMALIZED._replace(default=True))
+    experts = (
+        *[entry if entry.ours != "scale" else entry._replace(default=2.5) for entry in _EXPERTS_OF_DEEPSEEK],
+        RENORMALIZED._replace(default=True),
+    )
     expert_constants: ClassVar = {"scores": "sigmoid", "group_score": "two_best", "correction": True}
     shared = 1
     dense = 3
