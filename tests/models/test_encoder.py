@@ -1,4 +1,7 @@
-"""What the variants of an encoder promise, besides the results, which tests/interop/huggingface compares."""
+"""What the variants of an encoder promise, besides the results, which tests/interop/huggingface compares.
+
+Serves: phlox/models/encoder.py, phlox/models/blocks.py
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Encoder-decoders: masks, prompts, rows of texts, and training; their values are compared in test_encoder_decoders.py.
 
 Serves: phlox/models/encoder_decoder.py, phlox/models/encoder_decoder_config.py, phlox/models/encoder_decoder_stack.py
+Serves: phlox/models/positions.py
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def test_errors() -> None:
     heard = EncoderDecoderConfig(**SIZES, positions="learned", n_features=4).init("numpy")
     wrong: list[tuple[type[Exception], str, Any]] = [
         (ShapeError, "at most 12 tokens", lambda: model(px.zeros((1, 13), kind=px.Int), tokens)),
-        (ShapeError, "at most 16", lambda: model(tokens, px.zeros((1, 17), kind=px.Int))),
+        (ShapeError, "at most the context of 16", lambda: model(tokens, px.zeros((1, 17), kind=px.Int))),
         (KindError, "source", lambda: model(px.ones((1, 3)), tokens)),
         (KindError, "mask", lambda: model(tokens, tokens, mask=px.ones((1, 2)))),
         (ShapeError, "shape of the source", lambda: model(tokens, tokens, mask=px.tensor([[1]]))),

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast, overload
+from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 
-from typing_extensions import Unpack
-
-from phlox.backend import Int
-from phlox.backend.tracing.symbolic import less
-from phlox.config import Config
-from phlox.errors import ShapeError
-from phlox.models.generation import Completion, Generated, GenerationOptions, Step, generate, stream
-from phlox.models.generation.prompts import Prompts
-from phlox.models.parts import check_counts
+from phlox.models.generation import texts
+from phlox.models.parts import Tokens, TransformerConfig, check_tokens
 from phlox.module import Module
 from phlox.nn import Embedding, KeyValueCache, LayerNorm, Linear, RmsNorm, linear_cross_entropy_loss
 from phlox.tensor import Tensor
-from phlox.tensor.functional.operands import check_kind
 
 __all__ = ["CausalConfig", "CausalModel"]
 
-Tokens: TypeAlias = Tensor[Any, Any, Int]
 CausalCache: TypeAlias = tuple[KeyValueCache, ...]
 """The keys and values of the previous tokens: one cache for each layer."""
 
 
-class CausalConfig(Config):
+class CausalConfig(TransformerConfig):
     """The sizes of a `CausalModel`."""
 
     vocabulary: int = 256
@@ -42,15 +32,9 @@ class CausalConfig(Config):
     """The width of the hidden layer of the MLP; by default 4 d_model."""
 
     def validate(self) -> None:
-        names = ("vocabulary", "context", "n_layers", "d_model", "n_heads", "n_kv_heads", "d_hidden")
-        check_counts(**{name: getattr(self, name) for name in names})
+        super().validate()
         if self.n_kv_heads is not None and self.n_heads % self.n_kv_heads:
             raise ValueError(f"n_heads={self.n_heads} does not divide into n_kv_heads={self.n_kv_heads} groups")
-
-    @property
-    def hidden_width(self) -> int:
-        """The width of the hidden layer of the MLP."""
-        return 4 * self.d_model if self.d_hidden is None else self.d_hidden
 
 
 C = TypeVar("C", bound=CausalConfig)
@@ -98,7 +82,7 @@ class CausalModel(Module, Generic[C, B]):
 
         With a cache, `tokens` follow the tokens in it, and the extended cache is returned too.
         """
-        self._check(tokens)
+        check_tokens(type(self).__name__, self.config.context, tokens)
         if cache is None:
             x = self.embed(tokens)
             for block in self.blocks:
@@ -132,73 +116,5 @@ class CausalModel(Module, Generic[C, B]):
         size = self.config.context if capacity is None else capacity
         return tuple([cast("Any", block).attention.init_cache(batch_size, size) for block in self.blocks])
 
-    @overload
-    def generate(
-        self,
-        prompt: Tokens | Prompts,
-        max_new_tokens: int,
-        *,
-        details: Literal[True],
-        logprobs: bool | int = False,
-        **options: Unpack[GenerationOptions],
-    ) -> list[Completion]: ...
-    @overload
-    def generate(
-        self,
-        prompt: Tokens | Prompts,
-        max_new_tokens: int,
-        *,
-        logprobs: Literal[True],
-        **options: Unpack[GenerationOptions],
-    ) -> Generated: ...
-    @overload
-    def generate(self, prompt: Tokens, max_new_tokens: int, **options: Unpack[GenerationOptions]) -> Tokens: ...
-    @overload
-    def generate(self, prompt: Prompts, max_new_tokens: int, **options: Unpack[GenerationOptions]) -> list[Tokens]: ...
-    def generate(self, prompt: Tokens | Prompts, max_new_tokens: int, **options: Any) -> Any:
-        """Continue each prompt by `max_new_tokens` tokens, drawn one by one, or until a stop token.
-
-        See `phlox.models.generation.generate`, with its options.
-        """
-        return cast("Any", generate)(self, prompt, max_new_tokens, **options)
-
-    @overload
-    def stream(
-        self,
-        prompt: Tokens,
-        max_new_tokens: int,
-        *,
-        details: Literal[True],
-        logprobs: bool | int = False,
-        **options: Unpack[GenerationOptions],
-    ) -> Iterator[Step]: ...
-    @overload
-    def stream(
-        self,
-        prompt: Prompts,
-        max_new_tokens: int,
-        *,
-        details: Literal[True],
-        logprobs: bool | int = False,
-        **options: Unpack[GenerationOptions],
-    ) -> Iterator[list[Step | None]]: ...
-    @overload
-    def stream(self, prompt: Tokens, max_new_tokens: int, **options: Unpack[GenerationOptions]) -> Iterator[int]: ...
-    @overload
-    def stream(
-        self, prompt: Prompts, max_new_tokens: int, **options: Unpack[GenerationOptions]
-    ) -> Iterator[list[int | None]]: ...
-    def stream(self, prompt: Tokens | Prompts, max_new_tokens: int, **options: Any) -> Any:
-        """The tokens that `generate` would add, each as soon as it is drawn.
-
-        See `phlox.models.generation.stream`.
-        """
-        return cast("Any", stream)(self, prompt, max_new_tokens, **options)
-
-    def _check(self, tokens: Tokens) -> None:
-        name, limit = type(self).__name__, self.config.context
-        check_kind(name, Int, tokens=tokens)
-        if tokens.ndim != 2 or less(limit, tokens.shape[1]):
-            raise ShapeError(
-                f"{name}: tokens must be [batch, n] with n at most the context of {limit}, got shape {tokens.shape}"
-            )
+    generate = texts.generate
+    stream = texts.stream

@@ -7,20 +7,19 @@ from typing import Any, Literal
 
 from phlox.backend import DeviceLike
 from phlox.config import Config
+from phlox.models.blocks import FeedForwardBlock, norm_of
 from phlox.models.causal import CausalConfig, CausalModel, Tokens
-from phlox.models.parts import ACTIVATIONS, ActivationName, check_counts, check_positive, check_rates, dense
+from phlox.models.parts import ActivationName, check_counts, check_heads, check_tokens, dense
 from phlox.models.rotary_scaling import RotaryScaling, ScaledRotaryEncoding
-from phlox.module import Module, Param
+from phlox.module import Param
 from phlox.nn import (
     Dropout,
     Embedding,
     KeyValueCache,
     LatentAttention,
-    LayerNorm,
     MixtureOfExperts,
     MultiHeadAttention,
     Normal,
-    RmsNorm,
     RotaryEncoding,
     Routing,
     balance_loss,
@@ -171,8 +170,8 @@ class DecoderConfig(CausalConfig):
 
     def validate(self) -> None:
         super().validate()
-        if self.latent is None and self.d_head is None and self.d_model % self.n_heads:
-            raise ValueError(f"d_model={self.d_model} does not divide into n_heads={self.n_heads} heads")
+        if self.latent is None and self.d_head is None:
+            check_heads(self.d_model, n_heads=self.n_heads)
         rotated = self.head_width if self.d_rotary is None else self.d_rotary
         rotated = rotated if self.latent is None else self.latent.d_rotary
         if self.positions == "rotary" and (rotated % 2 or not 2 <= rotated <= self.head_width):
@@ -186,6 +185,7 @@ class DecoderConfig(CausalConfig):
             wrong = [layer for layer in layers if not 0 <= layer < self.n_layers]
             if wrong:
                 raise ValueError(f"{name} names layer {wrong[0]}, and there are {self.n_layers}")
+<<<<<<< HEAD
         check_counts(window=self.window)
         check_rates(
             dropout=self.dropout, embedding_dropout=self.embedding_dropout, attention_dropout=self.attention_dropout
@@ -194,6 +194,8 @@ class DecoderConfig(CausalConfig):
         for name, cap in (("attention_cap", self.attention_cap), ("logits_cap", self.logits_cap)):
             if cap is not None and not cap > 0.0:
                 raise ValueError(f"{name} must be positive, or None for no cap, got {cap}")
+=======
+>>>>>>> main
 
     @property
     def head_width(self) -> int:
@@ -214,13 +216,6 @@ class DecoderConfig(CausalConfig):
     def init(self, device: DeviceLike | None = None) -> Decoder:
         """The model; its parameters are created when they are first used."""
         return Decoder(self, device)
-
-
-def norm_of(config: DecoderConfig, device: DeviceLike | None) -> LayerNorm | RmsNorm:
-    """A normalization over the width of the model."""
-    if config.norm == "layer":
-        return LayerNorm(config.d_model, epsilon=config.epsilon, bias=config.norm_bias, device=device)
-    return RmsNorm(config.d_model, epsilon=config.epsilon, offset=config.norm_offset, device=device)
 
 
 def attention_of(config: DecoderConfig, layer: int, device: DeviceLike | None) -> MultiHeadAttention:
@@ -273,11 +268,10 @@ def last_std(config: DecoderConfig) -> float:
     return config.init_std / math.sqrt(2 * config.n_layers) if config.scaled_init else config.init_std
 
 
-class DecoderBlock(Module):
+class DecoderBlock(FeedForwardBlock):
     """Attention, then a feed-forward network, each added to its input: [batch, n, d_model] to the same."""
 
     def __init__(self, config: DecoderConfig, layer: int, device: DeviceLike | None = None) -> None:
-        d_model, d_hidden, std, bias = config.d_model, config.hidden_width, config.init_std, config.hidden_bias
         before, after = config.norm_place != "after", config.norm_place != "before"
         self.norm_1 = norm_of(config, device) if before else None
         self.attention = attention_of(config, layer, device)
@@ -287,11 +281,8 @@ class DecoderBlock(Module):
         if (experts := config.experts_of(layer)) is not None:
             self.experts = mixture_of(config, experts, device)
         else:
-            self.gate = dense(d_model, d_hidden, std, bias=bias, device=device) if config.gated else None
-            self.up = dense(d_model, d_hidden, std, bias=bias, device=device)
-            self.down = dense(d_hidden, d_model, last_std(config), bias=bias, device=device)
+            self.create_mlp(config, config.hidden_width, device, last_std=last_std(config))
         self.norm_2_after = norm_of(config, device) if after else None
-        self.activation: ActivationName = config.activation
         self.dropout = Dropout(config.dropout)
         self.parallel = config.parallel
 
@@ -314,21 +305,15 @@ class DecoderBlock(Module):
         if self.norm_1_after is not None:
             attended = self.norm_1_after(attended)
         y = x + self.dropout(attended)
-        second = x if self.parallel else y
-        hidden, routing = self.mlp(second if self.norm_2 is None else self.norm_2(second))
+        second, routing = x if self.parallel else y, None
+        second = second if self.norm_2 is None else self.norm_2(second)
+        if self.experts is None:
+            hidden = self.mlp(second)
+        else:
+            hidden, routing = self.experts.with_routing(second)
         if self.norm_2_after is not None:
             hidden = self.norm_2_after(hidden)
         return y + self.dropout(hidden), cache, routing
-
-    def mlp(self, x: Tensor) -> tuple[Tensor, Routing | None]:
-        """The layers that are applied to each token separately: [..., d_model] to the same, and the chosen experts."""
-        if self.experts is not None:
-            return self.experts.with_routing(x)
-        assert self.up is not None and self.down is not None
-        activation = ACTIVATIONS[self.activation]
-        if self.gate is None:
-            return self.down(activation(self.up(x))), None
-        return self.down(activation(self.gate(x)) * self.up(x)), None
 
 
 def mixture_of(config: DecoderConfig, experts: ExpertsConfig, device: DeviceLike | None) -> MixtureOfExperts:
@@ -384,7 +369,7 @@ class Decoder(CausalModel[DecoderConfig, DecoderBlock]):
 
     def with_routings(self, tokens: Tokens) -> tuple[Tensor, list[Routing]]:
         """`hidden`, and which experts each layer with experts chose for each token."""
-        self._check(tokens)
+        check_tokens(type(self).__name__, self.config.context, tokens)
         x, routings = self.embed(tokens), list[Routing]()
         for block in self.blocks:
             x, routing = block.with_routing(x)

@@ -6,9 +6,8 @@ from typing import Literal
 
 from phlox.backend import DeviceLike
 from phlox.config import Config
-from phlox.models.causal import Tokens
-from phlox.models.encoder import Encoder, EncoderConfig, Mask
-from phlox.models.parts import check_counts, dense
+from phlox.models.encoder import Encoder, EncoderConfig
+from phlox.models.parts import Mask, Tokens, check_counts, dense
 from phlox.models.sentences import vectors_at
 from phlox.models.vision import VisionEncoder, VisionEncoderConfig
 from phlox.module import Module, Param

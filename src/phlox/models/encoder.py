@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
-from phlox.backend import Bool, DeviceLike, Float, Int
-from phlox.backend.tracing.symbolic import less
+from phlox.backend import DeviceLike, Int
 from phlox.config import Config
-from phlox.errors import ConfigError, KindError, ShapeError
-from phlox.models.causal import Tokens
-from phlox.models.parts import ACTIVATIONS, ActivationName, check_counts, check_positive, check_rates, dense
+from phlox.errors import ConfigError, ShapeError
+from phlox.models.blocks import ResidualBlock, norm_of
+from phlox.models.parts import (
+    ActivationName,
+    Mask,
+    Tokens,
+    TransformerConfig,
+    attention_mask,
+    check_heads,
+    check_mask,
+    check_tokens,
+    dense,
+)
+from phlox.models.positions import RelativePositions
 from phlox.module import Module, Param
-from phlox.nn import Dropout, Embedding, LayerNorm, MultiHeadAttention, Normal, RotaryEncoding
-from phlox.tensor import Tensor, arange, tensor, where
+from phlox.nn import Dropout, Embedding, MultiHeadAttention, Normal, RotaryEncoding
+from phlox.tensor import Tensor, arange, where
 from phlox.tensor.functional.operands import check_kind
 
 __all__ = ["BlocksConfig", "Encoder", "EncoderConfig"]
 
-Mask: TypeAlias = Tensor[Any, Any, Any]
-"""Bool or Int [batch, n]: true, or not zero, for tokens; false, or zero, for padding."""
 
-
-class BlocksConfig(Config):
+class BlocksConfig(TransformerConfig):
     """Hyper-parameters of the blocks of an encoder, of texts or of images."""
 
     n_layers: int = 4
@@ -60,16 +67,8 @@ class BlocksConfig(Config):
     """Whether each token attends only to itself and earlier tokens."""
 
     def validate(self) -> None:
-        check_counts(n_layers=self.n_layers, d_model=self.d_model, n_heads=self.n_heads, d_hidden=self.d_hidden)
-        if self.d_model % self.n_heads:
-            raise ValueError(f"d_model={self.d_model} does not divide into n_heads={self.n_heads} heads")
-        check_rates(dropout=self.dropout, attention_dropout=self.attention_dropout)
-        check_positive(epsilon=self.epsilon, init_std=self.init_std)
-
-    @property
-    def hidden_width(self) -> int:
-        """The width of the hidden layer of the MLP."""
-        return 4 * self.d_model if self.d_hidden is None else self.d_hidden
+        super().validate()
+        check_heads(self.d_model, n_heads=self.n_heads)
 
     def make_attention(self, layer: int, device: DeviceLike | None) -> MultiHeadAttention:
         """The attention of a layer."""
@@ -84,9 +83,10 @@ class BlocksConfig(Config):
             device=device,
         )
 
-    def make_norm(self, device: DeviceLike | None, width: int | None = None) -> LayerNorm:
-        """A normalization, by default over the width of the model."""
-        return LayerNorm(width or self.d_model, epsilon=self.epsilon, bias=self.norm_bias, device=device)
+    def make_block(self, layer: int, device: DeviceLike | None) -> ResidualBlock:
+        """The block of a layer."""
+        has_norm = self.first_norm or layer > 0 or self.norm_place == "after"
+        return ResidualBlock(self, self.make_attention(layer, device), self.hidden_width, device, has_norm=has_norm)
 
 
 class TextSizes(Config):
@@ -133,13 +133,6 @@ class EncoderConfig(BlocksConfig, TextSizes):
 
     def validate(self) -> None:
         super().validate()
-        check_counts(
-            vocabulary=self.vocabulary,
-            context=self.context,
-            segments=self.segments,
-            d_embedding=self.d_embedding,
-            window=self.window,
-        )
         if self.positions == "counted" and self.padding_index is None:
             raise ValueError('positions="counted" needs a padding_index')
         if self.positions == "rotary" and self.d_model // self.n_heads % 2:
@@ -170,44 +163,6 @@ class EncoderConfig(BlocksConfig, TextSizes):
         return Encoder(self, device)
 
 
-class EncoderBlock(Module):
-    """Attention, then a feed-forward network, each added to its input: [batch, n, d_model] to the same."""
-
-    def __init__(self, config: BlocksConfig, layer: int = 0, device: DeviceLike | None = None) -> None:
-        d_model, d_hidden, std, bias = config.d_model, config.hidden_width, config.init_std, config.hidden_bias
-        self.normalizes_input = config.norm_place == "before"
-        has_norm = config.first_norm or layer > 0 or not self.normalizes_input
-        self.attention = config.make_attention(layer, device)
-        self.norm_1 = config.make_norm(device) if has_norm else None
-        self.gate = dense(d_model, d_hidden, std, bias=bias, device=device) if config.gated else None
-        self.up = dense(d_model, d_hidden, std, bias=bias, device=device)
-        self.down = dense(d_hidden, d_model, std, bias=bias, device=device)
-        self.norm_2 = config.make_norm(device)
-        self.activation: ActivationName = config.activation
-        self.dropout = Dropout(config.dropout)
-
-    def __call__(self, x: Tensor, mask: Mask | None = None) -> Tensor:
-        norm_1 = self.norm_1
-        if norm_1 is None or self.normalizes_input:
-            x = x + self.dropout(self.attention(x if norm_1 is None else norm_1(x), mask=mask))
-            return x + self.dropout(self.mlp(self.norm_2(x)))
-        x = norm_1(x + self.dropout(self.attention(x, mask=mask)))
-        return self.norm_2(x + self.dropout(self.mlp(x)))
-
-    def mlp(self, x: Tensor) -> Tensor:
-        """The layers that are applied to each token separately: [..., d_model] to the same."""
-        activation = ACTIVATIONS[self.activation]
-        if self.gate is None:
-            return self.down(activation(self.up(x)))
-        return self.down(activation(self.gate(x)) * self.up(x))
-
-
-_FAR = 127
-_BORDERS = (12, 16, 23, 32, 46, 64, 91)
-_BUCKETS = [min(distance, 8) + sum(distance >= border for border in _BORDERS) for distance in range(_FAR + 1)]
-"""The bucket of each distance: one for each up to 8, then two for each doubling, as in T5 (Raffel et al. 2020)."""
-
-
 class Encoder(Module):
     """A bidirectional transformer of texts, described by its config (Devlin et al. 2018).
 
@@ -225,16 +180,17 @@ class Encoder(Module):
         self.segments = None
         if config.segments is not None:
             self.segments = Embedding(config.segments, width, initializer=weights, device=device)
-        self.norm = config.make_norm(device, width) if config.embedding_norm else None
+        self.norm = norm_of(config, device, width) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
         self.projection = None
         if width != d_model:
             self.projection = dense(width, d_model, config.init_std, bias=True, device=device)
         self.distances = None
         if config.distance_bias:
-            self.distances = Embedding(32, config.n_heads, initializer=weights, device=device)
-        self.blocks = [EncoderBlock(config, layer, device) for layer in range(config.n_layers)]
-        self.final_norm = config.make_norm(device) if config.final_norm else None
+            std = config.init_std
+            self.distances = RelativePositions(32, 128, config.n_heads, std, both_ways=True, device=device)
+        self.blocks = [config.make_block(layer, device) for layer in range(config.n_layers)]
+        self.final_norm = norm_of(config, device) if config.final_norm else None
         self.pooler = dense(d_model, d_model, config.init_std, bias=True, device=device) if config.pooler else None
 
     def __call__(self, tokens: Tokens, *, mask: Mask | None = None, segments: Tokens | None = None) -> Tensor:
@@ -249,15 +205,14 @@ class Encoder(Module):
         """
         self._check(tokens, mask, segments)
         x = self.embed(tokens, segments)
-        is_token = None
-        if mask is not None:
-            is_token = (mask if mask.kind is Bool else mask != 0).expand_dims(1).expand_dims(1)
+        is_token: Any = attention_mask(mask)
         if self.distances is not None:
-            bias = self._bias(tokens)
+            index = arange(tokens.shape[1], device=tokens.device)
+            bias = self.distances(index, index)
             # Not minus infinity: then a text of padding alone would become NaN.
             is_token = bias if is_token is None else where(is_token, bias, -30000.0)
         for block in self.blocks:
-            x = block(x, is_token)
+            x, _ = block(x, is_token)
         return x if self.final_norm is None else self.final_norm(x)
 
     def embed(self, tokens: Tokens, segments: Tokens | None = None) -> Tensor:
@@ -286,21 +241,10 @@ class Encoder(Module):
             raise ConfigError(f"{name}: this model has no pooler; create it with {config}(pooler=True)")
         return self.pooler(hidden[:, 0]).tanh()
 
-    def _bias(self, tokens: Tokens) -> Tensor:
-        """The numbers that distances add to scores, [1, n_heads, n, n]."""
-        assert self.distances is not None
-        index = arange(tokens.shape[1], device=tokens.device)
-        distance = index.expand_dims(-1) - index
-        bucket = tensor(_BUCKETS, device=tokens.device).take(distance.abs().clip(0, _FAR)) + (distance < 0).int() * 16
-        return self.distances(bucket).permute_dims((2, 0, 1)).expand_dims(0)
-
     def _check(self, tokens: Tokens, mask: Mask | None, segments: Tokens | None) -> None:
-        name, limit = type(self).__name__, self.config.context
+        name = type(self).__name__
         check_kind(name, Int, tokens=tokens, segments=segments)
-        if tokens.ndim != 2 or less(limit, tokens.shape[1]):
-            raise ShapeError(
-                f"{name}: tokens must be [batch, n] with n at most the context of {limit}, got shape {tokens.shape}"
-            )
+        check_tokens(name, self.config.context, tokens)
         if segments is not None and self.segments is None:
             raise ConfigError(f"{name}: segments were given, and this model has none; leave them out")
         check_mask(name, mask)
@@ -309,10 +253,3 @@ class Encoder(Module):
                 raise ShapeError(
                     f"{name}: {argument} must have the shape of the tokens, {tokens.shape}, got {value.shape}"
                 )
-
-
-def check_mask(name: str, mask: Mask | None) -> None:
-    """Raise `KindError` unless the mask is None, Bool or Int."""
-    if mask is not None and (not isinstance(mask, Tensor) or mask.kind is Float):  # pyright: ignore[reportUnnecessaryIsInstance]
-        kind = "Float" if isinstance(mask, Tensor) else type(mask).__name__  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise KindError(f"{name}: mask must be a Bool or Int tensor, not zero where there is a token, got {kind}")

@@ -8,17 +8,17 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from phlox.backend import Bool, DeviceLike, Float, Int
+from phlox.backend import DeviceLike, Float, Int
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.tracing.symbolic import less
-from phlox.errors import KindError, ShapeError
-from phlox.models.causal import CausalCache, CausalModel, Tokens
+from phlox.errors import ShapeError
+from phlox.models.causal import CausalCache, CausalModel
 from phlox.models.encoder_decoder_config import EncoderDecoderConfig
 from phlox.models.encoder_decoder_stack import Memory, Stack
 from phlox.models.generation import generate, stream
 from phlox.models.generation.decoding import BLOCK
 from phlox.models.generation.prompts import Prompts, batch_of
-from phlox.models.parts import dense
+from phlox.models.parts import Mask, Tokens, attention_mask, check_mask, check_tokens, dense
 from phlox.module import Module, Param
 from phlox.nn import Conv1d, Embedding, Normal, Zeros, linear_cross_entropy_loss
 from phlox.tensor import Tensor, arange, concat, full, functional, tensor, where
@@ -27,8 +27,9 @@ from phlox.transform import compile as compiled
 
 __all__ = ["EncoderDecoder", "SourceDecoder"]
 
-Mask: TypeAlias = Tensor[Any, Any, Any]
-"""Bool or Int [batch, m]: true, or not zero, for the tokens of a source; false, or zero, for padding."""
+
+Source: TypeAlias = Tensor[Any, Any, Any] | Prompts
+Prompt: TypeAlias = Tokens | Prompts | Sequence[int] | None
 
 
 class EncoderDecoder(Module):
@@ -82,7 +83,7 @@ class EncoderDecoder(Module):
         """A vector for each token of the source, or for each two frames: [batch, m, d_model]; see `__call__`."""
         self._check(source, mask)
         if not self.convolutions:
-            return self.encoder(self.embed(source), _seen(mask))[0]
+            return self.encoder(self.embed(source), attention_mask(mask))[0]
         x = source
         for convolution in self.convolutions:
             x = functional.gelu(convolution(x))
@@ -95,13 +96,11 @@ class EncoderDecoder(Module):
 
         Each source has as many successive rows as the others.
         """
-        name, limit, sources = type(self).__name__, self.config.context, memories[0][0].shape[0]
-        check_kind(name, Int, tokens=tokens)
-        if tokens.ndim != 2 or less(limit, tokens.shape[1]):
-            raise ShapeError(f"{name}: tokens must be [batch, n] with n at most {limit}, got shape {tokens.shape}")
+        name, sources = type(self).__name__, memories[0][0].shape[0]
+        check_tokens(name, self.config.context, tokens)
         if tokens.shape[0] != sources and tokens.shape[0] % sources:
             raise ShapeError(f"{name}: {tokens.shape[0]} rows of tokens are not a multiple of {sources} sources")
-        return self.decoder(self.embed(tokens), None, memories, _seen(mask), cache)
+        return self.decoder(self.embed(tokens), None, memories, attention_mask(mask), cache)
 
     def logits(self, x: Tensor) -> Tensor:
         """The logits of the next token, from the result of the decoder: [..., d_model] to [..., vocabulary]."""
@@ -148,13 +147,7 @@ class EncoderDecoder(Module):
         return SourceDecoder(model, encode(model, source, mask), mask)
 
     def generate(
-        self,
-        source: Tensor[Any, Any, Any] | Prompts,
-        max_new_tokens: int,
-        *,
-        mask: Mask | None = None,
-        prompt: Tokens | Prompts | Sequence[int] | None = None,
-        **options: Any,
+        self, source: Source, max_new_tokens: int, *, mask: Mask | None = None, prompt: Prompt = None, **options: Any
     ) -> Any:
         """Write the text of each source: at most `max_new_tokens` tokens, drawn one by one, or until a stop token.
 
@@ -176,13 +169,7 @@ class EncoderDecoder(Module):
         return cast("Any", generate)(decoder, prompts, max_new_tokens, **self._with_stops(options))
 
     def stream(
-        self,
-        source: Tensor[Any, Any, Any] | Prompts,
-        max_new_tokens: int,
-        *,
-        mask: Mask | None = None,
-        prompt: Tokens | Prompts | Sequence[int] | None = None,
-        **options: Any,
+        self, source: Source, max_new_tokens: int, *, mask: Mask | None = None, prompt: Prompt = None, **options: Any
     ) -> Iterator[Any]:
         """The tokens that `generate` would add, each as soon as it is drawn; see `phlox.models.generation.stream`."""
         decoder, prompts = self._decoder_and_prompts(source, mask, prompt)
@@ -240,11 +227,9 @@ class EncoderDecoder(Module):
             raise ShapeError(
                 f"{name}: a source must be [batch, m] with m at most {limit} tokens, got shape {source.shape}"
             )
-        if mask is not None:
-            if not isinstance(mask, Tensor) or mask.kind is Float:  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise KindError(f"{name}: mask must be a Bool or Int tensor, not zero where there is a token")
-            if mask.shape != source.shape:
-                raise ShapeError(f"{name}: mask must have the shape of the source, {source.shape}, got {mask.shape}")
+        check_mask(name, mask)
+        if mask is not None and mask.shape != source.shape:
+            raise ShapeError(f"{name}: mask must have the shape of the source, {source.shape}, got {mask.shape}")
 
 
 class SourceDecoder(CausalModel[Any, Any]):
@@ -273,11 +258,6 @@ class SourceDecoder(CausalModel[Any, Any]):
         """See `CausalModel.init_cache`."""
         size = self.config.context if capacity is None else capacity
         return tuple([block.attention.init_cache(batch_size, size) for block in self.model.decoder.blocks])
-
-
-def _seen(mask: Mask | None) -> Tensor[Any, Any, Bool] | None:
-    """The mask [batch, m] as one of attention: [batch, 1, 1, m]."""
-    return None if mask is None else (mask if mask.kind is Bool else mask != 0).expand_dims(1).expand_dims(1)
 
 
 def _memories(model: EncoderDecoder, source: Tensor[Any, Any, Any], mask: Mask | None) -> list[Memory]:

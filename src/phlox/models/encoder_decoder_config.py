@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from phlox.backend import DeviceLike
-from phlox.config import Config
-from phlox.models.parts import ActivationName, check_counts, check_positive, check_rates
+from phlox.models.parts import ActivationName, TransformerConfig, check_heads
 
 if TYPE_CHECKING:
     from phlox.models.encoder_decoder import EncoderDecoder
@@ -16,7 +15,7 @@ __all__ = ["EncoderDecoderConfig"]
 Positions = Literal["relative", "learned", "frozen", "sinusoidal"]
 
 
-class EncoderDecoderConfig(Config):
+class EncoderDecoderConfig(TransformerConfig):
     """Hyper-parameters of `EncoderDecoder`. The defaults are those of a small T5 1.1.
 
     >>> import phlox as px
@@ -118,26 +117,14 @@ class EncoderDecoderConfig(Config):
     init_std: float = 0.02
 
     def validate(self) -> None:
-        counts = (
-            "vocabulary", "context", "source_context", "n_features", "n_layers", "n_decoder_layers", "d_model",
-            "n_heads", "n_decoder_heads", "d_head", "d_hidden", "d_decoder_hidden",
-        )  # fmt: skip
-        check_counts(**{name: getattr(self, name) for name in counts})
-        for heads in (self.n_heads, self.n_decoder_heads or self.n_heads):
-            if self.d_head is None and self.d_model % heads:
-                raise ValueError(f"d_model={self.d_model} does not divide into {heads} heads")
+        super().validate()
+        if self.d_head is None:
+            check_heads(self.d_model, n_heads=self.n_heads, n_decoder_heads=self.n_decoder_heads or self.n_heads)
         if self.buckets < 4 or self.max_distance <= self.buckets // 2:
             raise ValueError(
                 f"buckets must be at least 4, and max_distance more than half of them, got {self.buckets} and "
                 f"{self.max_distance}"
             )
-        check_rates(
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-            hidden_dropout=self.hidden_dropout,
-            output_dropout=self.output_dropout,
-        )
-        check_positive(epsilon=self.epsilon, init_std=self.init_std)
         for name in ("start_token", "padding_token"):
             if not 0 <= getattr(self, name) < self.vocabulary:
                 raise ValueError(f"{name} must be a token of the vocabulary, got {getattr(self, name)}")
@@ -146,11 +133,6 @@ class EncoderDecoderConfig(Config):
     def head_width(self) -> int:
         """The width of a head of the encoder."""
         return self.d_model // self.n_heads if self.d_head is None else self.d_head
-
-    @property
-    def hidden_width(self) -> int:
-        """The width of the hidden layers of the encoder."""
-        return 4 * self.d_model if self.d_hidden is None else self.d_hidden
 
     @property
     def decoder_hidden_width(self) -> int:

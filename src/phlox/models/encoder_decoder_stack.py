@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from phlox.backend import Bool, Device, DeviceLike, Float
-from phlox.models.causal import CausalCache, Tokens
+from phlox.models.blocks import ResidualBlock, norm_of
+from phlox.models.causal import CausalCache
 from phlox.models.encoder_decoder_config import EncoderDecoderConfig
-from phlox.models.parts import ACTIVATIONS, ActivationName, dense
+from phlox.models.parts import dense
+from phlox.models.positions import RelativePositions, sinusoid_table, sinusoids
 from phlox.module import Module, Param
-from phlox.nn import Dropout, KeyValueCache, LayerNorm, MultiHeadAttention, Normal, RmsNorm
+from phlox.nn import Dropout, KeyValueCache, MultiHeadAttention, Normal
 from phlox.tensor import Tensor, arange, tensor, where
 
 Memory: TypeAlias = tuple[Tensor, Tensor]
 """The keys and values of sources, as a layer of the decoder attends to them: each [batch, heads, m, d_head]."""
-
-
-def norm_of(config: EncoderDecoderConfig, device: DeviceLike | None) -> LayerNorm | RmsNorm:
-    """A normalization over the width of the model."""
-    cls = RmsNorm if config.norm == "rms" else LayerNorm
-    return cls(config.d_model, epsilon=config.epsilon, device=device)
 
 
 class Attention(MultiHeadAttention):
@@ -61,101 +54,13 @@ class Attention(MultiHeadAttention):
         return y.reshape((*y.shape[:-1], self.n_heads, self.d_head)).swapaxes(-3, -2)
 
 
-class Block(Module):
-    """Attention, in a decoder attention to the source, and a feed-forward network, each added to its input."""
-
-    def __init__(self, config: EncoderDecoderConfig, *, decodes: bool, device: DeviceLike | None = None) -> None:
-        d_model, std, bias = config.d_model, config.init_std, config.hidden_bias
-        heads = (config.n_decoder_heads or config.n_heads) if decodes else config.n_heads
-        d_hidden = config.decoder_hidden_width if decodes else config.hidden_width
-        self.attention = Attention(config, heads, causal=decodes, device=device)
-        self.norm_1 = norm_of(config, device)
-        self.cross = Attention(config, heads, causal=False, device=device) if decodes else None
-        self.cross_norm = norm_of(config, device) if decodes else None
-        self.gate = dense(d_model, d_hidden, std, bias=bias, device=device) if config.gated else None
-        self.up = dense(d_model, d_hidden, std, bias=bias, device=device)
-        self.down = dense(d_hidden, d_model, std, bias=bias, device=device)
-        self.norm_2 = norm_of(config, device)
-        self.activation: ActivationName = config.activation
-        self.dropout, self.hidden_dropout = Dropout(config.dropout), Dropout(config.hidden_dropout)
-        self.norms_sums = config.norm_place == "after"
-
-    def __call__(
-        self,
-        x: Tensor,
-        mask: Tensor[Any, Any, Any] | None,
-        memory: Memory | None = None,
-        memory_mask: Tensor[Any, Any, Bool] | None = None,
-        cache: KeyValueCache | None = None,
-    ) -> tuple[Tensor, KeyValueCache | None]:
-        normed = self._input(x, self.norm_1)
-        if cache is None:
-            attended = self.attention(normed, mask=mask)
-        else:
-            attended, cache = self.attention(normed, mask=mask, cache=cache)
-        x = self._add(x, attended, self.norm_1)
-        if self.cross is not None and self.cross_norm is not None and memory is not None:
-            attended = self.cross.attend(self._input(x, self.cross_norm), memory, memory_mask)
-            x = self._add(x, attended, self.cross_norm)
-        return self._add(x, self.mlp(self._input(x, self.norm_2)), self.norm_2), cache
-
-    def mlp(self, x: Tensor) -> Tensor:
-        """The layers that are applied to each token separately: [..., d_model] to the same."""
-        activation = ACTIVATIONS[self.activation]
-        hidden = activation(self.up(x)) if self.gate is None else activation(self.gate(x)) * self.up(x)
-        return self.down(self.hidden_dropout(hidden))
-
-    def _input(self, x: Tensor, norm: LayerNorm | RmsNorm) -> Tensor:
-        return x if self.norms_sums else norm(x)
-
-    def _add(self, x: Tensor, result: Tensor, norm: LayerNorm | RmsNorm) -> Tensor:
-        x = x + self.dropout(result)
-        return norm(x) if self.norms_sums else x
-
-
-class RelativePositions(Module):
-    """A learned score for each head and each group of distances between two tokens (Raffel et al. 2020)."""
-
-    def __init__(self, config: EncoderDecoderConfig, heads: int, *, both_ways: bool, device: DeviceLike | None) -> None:
-        self.weight = Param.deferred((config.buckets, heads), Normal(std=config.init_std), device=device)
-        self.buckets = buckets_of(config.buckets, config.max_distance, both_ways=both_ways)
-
-    def __call__(self, queries: Tokens, keys: Tokens) -> Tensor:
-        """The scores of positions Int [n] and [m]: [1, heads, n, m]."""
-        largest = len(self.buckets) // 2
-        distances = (keys - queries.expand_dims(-1)).clip(-largest, largest) + largest
-        buckets = tensor(self.buckets, device=keys.device).take(distances)
-        return self.weight.val().take(buckets).permute_dims(2, 0, 1).expand_dims(0)
-
-
-def buckets_of(count: int, max_distance: int, *, both_ways: bool) -> np.ndarray[Any, Any]:
-    """The groups of the distances from -max_distance to max_distance, of a key from its query.
-
-    Half of the groups have one distance each, the others grow with its logarithm. Keys after the query have groups of
-    their own if they are seen.
-    """
-    distance = np.arange(-max_distance, max_distance + 1, dtype=np.int32)
-    side = count // 2 if both_ways else count
-    size = np.abs(distance) if both_ways else np.maximum(-distance, 0)
-    exact = side // 2
-    # In float32, as others compute it: at a border between two groups, rounding decides.
-    ratio = np.log((np.maximum(size, 1) / np.float32(exact)).astype(np.float32).astype(np.float64)).astype(np.float32)
-    grown = ratio / np.float32(math.log(max_distance / exact)) * np.float32(side - exact)
-    bucket = np.where(size < exact, size, np.minimum(exact + grown.astype(np.int32), side - 1))
-    return np.where((distance > 0) & both_ways, bucket + side, bucket).astype(np.int32)
-
-
-@lru_cache(maxsize=8)
-def sinusoid_table(n: int, width: int) -> np.ndarray[Any, Any]:
-    """Positions as sines, then cosines, of geometric frequencies (Vaswani et al. 2017): float32 [n, width]."""
-    angles = np.arange(n)[:, None] / 10000.0 ** (np.arange(0, width, 2) / width)
-    return np.concatenate([np.sin(angles), np.cos(angles)[:, : width // 2]], 1).astype(np.float32)
-
-
-def sinusoids(shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
-    """The table as an initializer."""
-    n, width = shape
-    return tensor(sinusoid_table(n, width), device=device, kind=Float)
+def block_of(config: EncoderDecoderConfig, *, decodes: bool, device: DeviceLike | None) -> ResidualBlock:
+    """A block of the encoder, or of the decoder, which attends to the source, too."""
+    heads = (config.n_decoder_heads or config.n_heads) if decodes else config.n_heads
+    attention = Attention(config, heads, causal=decodes, device=device)
+    cross = Attention(config, heads, causal=False, device=device) if decodes else None
+    width = config.decoder_hidden_width if decodes else config.hidden_width
+    return ResidualBlock(config, attention, width, device, cross=cross)
 
 
 class Stack(Module):
@@ -172,14 +77,17 @@ class Stack(Module):
         if kind == "relative":
             count = 1 if config.shared_buckets else layers
             self.relative = [
-                RelativePositions(config, heads, both_ways=not decodes, device=device) for _ in range(count)
+                RelativePositions(
+                    config.buckets, config.max_distance, heads, config.init_std, both_ways=not decodes, device=device
+                )
+                for _ in range(count)
             ]
         elif kind != "sinusoidal":
             initializer: Any = Normal(std=config.init_std) if kind == "learned" else sinusoids
             is_learned = kind == "learned"
             self.positions = Param.deferred((size, config.d_model), initializer, trained=is_learned, device=device)
         self.embedding_norm = norm_of(config, device) if config.embedding_norm else None
-        self.blocks = [Block(config, decodes=decodes, device=device) for _ in range(layers)]
+        self.blocks = [block_of(config, decodes=decodes, device=device) for _ in range(layers)]
         self.norm = norm_of(config, device) if config.final_norm else None
         self.dropout, self.output_dropout = Dropout(config.dropout), Dropout(config.output_dropout)
 

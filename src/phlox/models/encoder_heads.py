@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 from phlox.backend import DeviceLike
 from phlox.config import Config
-from phlox.models.causal import Tokens
-from phlox.models.encoder import Encoder, EncoderConfig, Mask
-from phlox.models.parts import ACTIVATIONS, ActivationName, check_counts, check_rates, dense
+from phlox.models.blocks import norm_of
+from phlox.models.encoder import Encoder, EncoderConfig
+from phlox.models.parts import ACTIVATIONS, ActivationName, Mask, Tokens, check_counts, check_rates, dense
 from phlox.models.sentences import PoolingName, pool
 from phlox.module import Module, Param
 from phlox.nn import Dropout, Zeros
@@ -80,7 +80,7 @@ class EncoderMaskedLm(EncoderWithHead):
         inner = config.encoder
         width = inner.embedding_width
         self.transform = dense(inner.d_model, width, inner.init_std, bias=config.hidden_bias, device=device)
-        self.norm = inner.make_norm(device, width)
+        self.norm = norm_of(inner, device, width)
         self.bias = Param.deferred((inner.vocabulary,), Zeros(), device=device) if config.head_bias else None
         self.activation: ActivationName = config.head_activation
 
@@ -148,7 +148,7 @@ class EncoderClassifier(EncoderWithHead):
         self.transform = self.norm = None
         if config.hidden is not None:
             self.transform = dense(width, width, inner.init_std, bias=config.hidden_bias, device=device)
-            self.norm = inner.make_norm(device) if config.hidden_norm else None
+            self.norm = norm_of(inner, device) if config.hidden_norm else None
         self.dropout = Dropout(config.rate)
         self.head = dense(width, config.classes, inner.init_std, bias=True, device=device)
 

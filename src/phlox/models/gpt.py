@@ -7,7 +7,7 @@ from typing import Any
 from phlox.backend import DeviceLike
 from phlox.models.causal import CausalCache, CausalConfig
 from phlox.models.decoder import Decoder, DecoderConfig
-from phlox.models.parts import ActivationName, check_positive, check_rates
+from phlox.models.parts import ActivationName, check_heads
 
 __all__ = ["Gpt", "GptConfig"]
 
@@ -50,13 +50,9 @@ class GptConfig(CausalConfig):
 
     def validate(self) -> None:
         super().validate()
-        if self.d_model % self.n_heads:
-            raise ValueError(f"d_model={self.d_model} does not divide into n_heads={self.n_heads} heads")
+        check_heads(self.d_model, n_heads=self.n_heads)
         if self.rotary and self.d_model // self.n_heads % 2:
             raise ValueError(f"rotary needs heads of even width, got {self.d_model // self.n_heads}")
-        names = ("dropout", "embedding_dropout", "attention_dropout")
-        check_rates(**{name: getattr(self, name) for name in names})
-        check_positive(epsilon=self.epsilon, init_std=self.init_std)
 
     def decoder(self) -> DecoderConfig:
         """The same as the config of a `Decoder`."""

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from phlox.backend import DeviceLike
+from phlox.backend import Bool, DeviceLike, Float, Int
+from phlox.backend.tracing.symbolic import less
+from phlox.config import Config
+from phlox.errors import KindError, ShapeError
 from phlox.nn import Linear, Normal, Zeros
 from phlox.tensor import Tensor, functional
+from phlox.tensor.functional.operands import check_kind
+
+Tokens: TypeAlias = Tensor[Any, Any, Int]
+Mask: TypeAlias = Tensor[Any, Any, Any]
+"""Bool or Int [batch, n]: true, or not zero, for tokens; false, or zero, for padding."""
 
 ActivationName: TypeAlias = Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh"]
 """An activation that a config can name; `gelu_tanh` approximates `gelu` as the first GPTs did, `quick_gelu` as CLIP."""
@@ -25,6 +33,56 @@ ACTIVATIONS: dict[ActivationName, Callable[[Tensor], Tensor]] = {
 def dense(d_input: int, d_output: int, std: float, *, bias: bool, device: DeviceLike | None) -> Linear:
     """A `Linear`; its weights start normally distributed with this standard deviation, its bias at zero."""
     return Linear(d_input, d_output, bias=bias, initializer=Normal(std=std), bias_initializer=Zeros(), device=device)
+
+
+class TransformerConfig(Config):
+    """The base of the configs of transformers: it checks the fields that several of them have, by their names."""
+
+    def validate(self) -> None:
+        fields = vars(self)
+        sizes = ("vocabulary", "context", "source_context", "segments", "window", "channels")
+        check_counts(**{name: x for name, x in fields.items() if name.startswith(("n_", "d_")) or name in sizes})
+        check_rates(**{name: x for name, x in fields.items() if name.endswith("dropout")})
+        check_positive(**{name: fields[name] for name in ("epsilon", "init_std", "rotary_base") if name in fields})
+
+    @property
+    def hidden_width(self) -> int:
+        """The width of the hidden layer of the MLP."""
+        size: Any = self
+        return 4 * size.d_model if size.d_hidden is None else size.d_hidden
+
+
+def check_heads(d_model: int, **heads: int) -> None:
+    """Raise ValueError unless d_model divides into so many heads."""
+    for name, count in heads.items():
+        if d_model % count:
+            raise ValueError(f"d_model={d_model} does not divide into {name}={count} heads")
+
+
+def check_tokens(name: str, limit: int, tokens: Tensor[Any, Any, Any]) -> None:
+    """Raise `KindError` or `ShapeError` unless tokens are Int [batch, n], n at most the limit; `name` is a model's."""
+    check_kind(name, Int, tokens=tokens)
+    if tokens.ndim != 2 or less(limit, tokens.shape[1]):
+        raise ShapeError(
+            f"{name}: tokens must be [batch, n] with n at most the context of {limit}, got shape {tokens.shape}"
+        )
+
+
+def check_mask(name: str, mask: Mask | None) -> None:
+    """Raise `KindError` unless the mask is None, Bool or Int."""
+    if mask is not None and (not isinstance(mask, Tensor) or mask.kind is Float):  # pyright: ignore[reportUnnecessaryIsInstance]
+        kind = "Float" if isinstance(mask, Tensor) else type(mask).__name__  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise KindError(f"{name}: mask must be a Bool or Int tensor, not zero where there is a token, got {kind}")
+
+
+def true_at_tokens(mask: Mask) -> Tensor[Any, Any, Bool]:
+    """The mask as Bool."""
+    return mask if mask.kind is Bool else mask != 0
+
+
+def attention_mask(mask: Mask | None) -> Tensor[Any, Any, Bool] | None:
+    """The mask [batch, n] as one of attention: [batch, 1, 1, n]."""
+    return None if mask is None else true_at_tokens(mask).expand_dims(1).expand_dims(1)
 
 
 def check_counts(**counts: int | None) -> None:

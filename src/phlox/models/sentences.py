@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from phlox.backend import Bool, DeviceLike
+from phlox.backend import DeviceLike
 from phlox.config import Config
 from phlox.errors import ShapeError
-from phlox.models.causal import CausalConfig, Tokens
-from phlox.models.encoder import EncoderConfig, Mask, check_mask
-from phlox.models.parts import ACTIVATIONS, ActivationName
+from phlox.models.causal import CausalConfig
+from phlox.models.encoder import EncoderConfig
+from phlox.models.parts import ACTIVATIONS, ActivationName, Mask, Tokens, check_mask, true_at_tokens
 from phlox.module import Module
 from phlox.nn import Linear
 from phlox.tensor import Tensor, arange, concat, functional, ones, where
@@ -42,7 +42,7 @@ def pool(hidden: Tensor, mask: Mask | None = None, pooling: PoolingName = "mean"
         mask = ones((batch, n), device=hidden.device) > 0.0
     if mask.shape != (batch, n):
         raise ShapeError(f"pool: mask must be [batch, n], here {(batch, n)}, got shape {mask.shape}")
-    is_token = mask if mask.kind is Bool else mask != 0
+    is_token = true_at_tokens(mask)
     index = arange(n, device=hidden.device)
     if pooling in ("first", "last"):
         position = where(is_token, index, n if pooling == "first" else -1)
@@ -132,6 +132,6 @@ def _left(tokens: Tokens, mask: Mask) -> tuple[Tokens, Mask]:
     check_mask("SentenceEncoder", mask)
     n = tokens.shape[1]
     index = arange(n, device=tokens.device)
-    start = where(mask != 0 if mask.kind is not Bool else mask, index, n).min(1, keepdims=True)
+    start = where(true_at_tokens(mask), index, n).min(1, keepdims=True)
     source = (index + start) % n
     return tokens.take_along_axis(source, 1), mask.take_along_axis(source, 1)

@@ -12,8 +12,8 @@ import numpy as np
 from phlox.backend import Float
 from phlox.errors import RangeError, ShapeError
 from phlox.models.audio import LogMelConfig, log_mel
-from phlox.models.causal import Tokens
 from phlox.models.encoder_decoder import EncoderDecoder
+from phlox.models.parts import Tokens
 from phlox.tensor import Tensor, arange, concat, tensor, where
 
 __all__ = ["BannedFirst", "SpeechSegment", "SpeechTokens", "TimestampRules", "detect_language", "transcribe"]

@@ -7,7 +7,8 @@ from typing import Literal
 from phlox.backend import DeviceLike, Float
 from phlox.config import Config
 from phlox.errors import ConfigError, ShapeError
-from phlox.models.encoder import BlocksConfig, EncoderBlock
+from phlox.models.blocks import norm_of
+from phlox.models.encoder import BlocksConfig
 from phlox.models.parts import ACTIVATIONS, ActivationName, check_counts, dense
 from phlox.module import Module, Param
 from phlox.nn import Conv2d, Dropout, Normal, Zeros
@@ -52,7 +53,6 @@ class VisionEncoderConfig(BlocksConfig):
 
     def validate(self) -> None:
         super().validate()
-        check_counts(channels=self.channels, d_pooled=self.d_pooled)
         if min(self.patch_size) < 1 or any(a < b for a, b in zip(self.image_size, self.patch_size, strict=True)):
             raise ValueError(
                 f"image_size={list(self.image_size)} does not contain a patch of patch_size={list(self.patch_size)}"
@@ -96,14 +96,14 @@ class VisionEncoder(Module):
         self.class_token = Param.deferred((width,), weights, device=device) if config.class_token else None
         self.positions = Param.deferred((config.n_patches + config.class_token, width), weights, device=device)
         self.dropout = Dropout(config.dropout)
-        self.norm = config.make_norm(device) if config.embedding_norm else None
-        self.blocks = [EncoderBlock(config, layer, device) for layer in range(config.n_layers)]
-        self.final_norm = config.make_norm(device) if config.final_norm else None
+        self.norm = norm_of(config, device) if config.embedding_norm else None
+        self.blocks = [config.make_block(layer, device) for layer in range(config.n_layers)]
+        self.final_norm = norm_of(config, device) if config.final_norm else None
         self.pooler = self.pooled_norm = self.attention_pool = None
         if config.pooling == "dense":
             self.pooler = dense(width, config.pooled_width, config.init_std, bias=True, device=device)
         elif config.pooling == "norm":
-            self.pooled_norm = config.make_norm(device)
+            self.pooled_norm = norm_of(config, device)
         elif config.pooling == "attention":
             self.attention_pool = AttentionPool(config, device)
 
@@ -126,7 +126,7 @@ class VisionEncoder(Module):
         x = self.dropout(x + self.positions.val())
         x = x if self.norm is None else self.norm(x)
         for block in self.blocks:
-            x = block(x)
+            x, _ = block(x)
         return x if self.final_norm is None else self.final_norm(x)
 
     def pooled(self, hidden: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ class AttentionPool(Module):
 
     def __init__(self, config: VisionEncoderConfig, device: DeviceLike | None = None) -> None:
         self.query = Param.deferred((config.d_model,), Normal(std=config.init_std), device=device)
-        self.block = EncoderBlock(config.replace(first_norm=False), 0, device)
+        self.block = config.replace(first_norm=False).make_block(0, device)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         block = self.block

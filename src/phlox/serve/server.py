@@ -107,13 +107,14 @@ class Server:
     def _language_model(self, model: LanguageModel) -> tuple[Protocol, Batcher]:
         if model.tokenizer is None:
             raise ConfigError(f"{self.options.name}: has no tokenizer, and the server takes texts; add tokenizer.json")
-        if not isinstance(model.model, CausalModel):
-            kind = type(model.model).__name__
+        module: object = model.model
+        if not isinstance(module, CausalModel):
+            kind = type(module).__name__
             raise ConfigError(
                 f"{self.options.name}: the model is {kind}, which does not continue texts; serve a language model"
             )
         vocabulary = model.config.vocabulary
-        batcher = Batcher(model.model, self.options.batch, compile=self.options.compile)
+        batcher = Batcher(cast("Any", module), self.options.batch, compile=self.options.compile)
         protocol = Protocol(
             model.tokenizer,
             vocabulary=vocabulary,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from phlox.interop.adapter import rename
 from phlox.interop.huggingface.encoders import PADDING, SEGMENTS, SIZES, EncoderFamily, kinds_of
 from phlox.models import BertClassifierConfig, BertConfig, BertMaskedLmConfig
@@ -36,7 +34,4 @@ class Bert(EncoderFamily):
     masked_bias = "cls.predictions.bias"
     decoder = "cls.predictions.decoder"
     text_linears = (("classifier", "head"),)
-
-    def ignored(self, config: Any) -> tuple[str, ...]:
-        """See `Family.ignored`: also the head for the next sentence."""
-        return (*super().ignored(config), "cls.seq_relationship.*")
+    no_weights = (*EncoderFamily.no_weights, "cls.seq_relationship.*")  # the head for the next sentence

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from phlox.config import Config
 from phlox.errors import ConfigError
-from phlox.interop.adapter import Adapter, Rule, rename, split
+from phlox.interop.adapter import Rule, split
 from phlox.interop.adapter.layout import HeadParts, Then, Transposed
 from phlox.interop.adapter.pattern import Pattern
-from phlox.interop.huggingface.family import CausalFamily, Entry, dense, norm
+from phlox.interop.huggingface.family import CausalFamily, Entry, with_defaults, without
 from phlox.interop.huggingface.rotary import (
     GLOBAL,
     LOCAL,
@@ -62,26 +60,26 @@ class DecoderFamily(CausalFamily):
 
     configs = (DecoderConfig,)
     prefix = "model"
-    embedding = "embed_tokens"
+    weights = (("embed_tokens.weight", "tokens.weight"),)
+    outer_norms = (("norm", "norm"),)
+    norms = BEFORE
+    linears = (*ATTENTION, *GATED)
+    no_weights = ("**.rotary_emb.inv_freq",)  # former versions saved the rotation frequencies
     unsupported = (("is_causal", True, "each token would see all others"),)
     harmless = frozenset({"pretraining_tp"})
-    constants: ClassVar[dict[str, Any]] = {}
-    """Fields of our config that are the same in all models of the family, if they are not the default."""
     written: ClassVar[tuple[str, ...]] = ()
     """Further fields that the settings of the family say."""
-    norms: ClassVar[Sequence[tuple[str, str]]] = BEFORE
-    """Their normalizations in a layer, and ours."""
-    linears: ClassVar[Sequence[tuple[str, str]]] = (*ATTENTION, *GATED)
-    """Their linear maps in a layer, and ours."""
     default_share: ClassVar[float | None] = None
     """The share of each head that is rotated if the file does not say it; None if all of it always is."""
     default_base: ClassVar[float] = 10000.0
     """The base of rotary positions if the file does not say it."""
     has_window: ClassVar[bool] = False
     default_window: ClassVar[int | None] = None
+    has_switch: ClassVar[bool] = False
+    """Does `use_sliding_window` say whether there is a window?"""
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `CausalFamily.further_fields`."""
+        """See `Family.further_fields`."""
         head = fields.get("d_head") or fields["d_model"] // fields["n_heads"]
         rotary = rotary_fields(settings, fields["context"], head, self.default_share, self.default_base)
         family = {"family": self.model_type} if DecoderConfig in self.configs else {}
@@ -91,7 +89,14 @@ class DecoderFamily(CausalFamily):
         """The fields about windows."""
         if not self.has_window:
             return {}
-        return window_fields(settings, fields["n_layers"], default=self.default_window, types=None)
+        n = fields["n_layers"]
+        types = self.window_types(settings, n)
+        window = window_fields(settings, n, default=self.default_window, types=types)
+        return window if not self.has_switch or settings.flag("use_sliding_window", False) else {}
+
+    def window_types(self, settings: Settings, n: int) -> list[str] | None:
+        """The kinds of the layers if the file does not say them; None if all have a window."""
+        return None
 
     def settings_of(self, config: DecoderConfig) -> dict[str, Any]:
         """See `Family.settings_of`."""
@@ -100,44 +105,13 @@ class DecoderFamily(CausalFamily):
         ours |= {"window", "window_layers"} if self.has_window else set()
         self.check_others(config, DecoderConfig(), self.constants, ours)
         windows = window_settings(config) if self.has_window else {}
+        windows |= {"use_sliding_window": config.window is not None} if self.has_switch else {}
         return {
             "architectures": [self.architectures[0]],
             **self.entries_of(config),
             **rotary_settings(config),
             **windows,
         }
-
-    def check_others(self, config: Config, plain: Config, constants: dict[str, Any], ours: set[str]) -> None:
-        """`ConfigError` for a field that is not in `ours`, and differs from the family's constant, or the default."""
-        for name in config.to_dict():
-            expected = constants.get(name, getattr(plain, name, None))
-            if name not in ours and getattr(config, name) != expected:
-                raise ConfigError(
-                    f"a Decoder with {name}={getattr(config, name)!r} cannot be saved as {self.model_type}, whose "
-                    f"models have {expected!r}"
-                )
-
-    def rules(self) -> list[Rule]:
-        """See `CausalFamily.rules`."""
-        return [
-            rename("embed_tokens.weight", "tokens.weight"),
-            rename("norm.weight", "norm.gamma"),
-            *[rename(f"layers.*.{theirs}.weight", f"blocks.*.{ours}.gamma") for theirs, ours in self.norms],
-            *[rule for theirs, ours in self.linears for rule in dense(f"layers.*.{theirs}", f"blocks.*.{ours}")],
-        ]
-
-    def further_rules(self, config: DecoderConfig) -> list[Rule]:
-        """Rules that depend on the config."""
-        return []
-
-    def adapter(self, config: DecoderConfig, prefix: str) -> Adapter:
-        """See `Family.adapter`."""
-        whole = super().adapter(config, prefix)
-        return Adapter([*whole.rules, *Adapter(self.further_rules(config)).under(prefix, "").rules])
-
-    def ignored(self, config: DecoderConfig) -> tuple[str, ...]:
-        """See `Family.ignored`: former versions saved the rotation frequencies."""
-        return ("**.rotary_emb.inv_freq",)
 
 
 class GptNeoX(DecoderFamily):
@@ -146,10 +120,13 @@ class GptNeoX(DecoderFamily):
     model_type = "gpt_neox"
     architectures = ("GPTNeoXForCausalLM", "GPTNeoXModel")
     prefix = "gpt_neox"
-    embedding = "embed_in"
+    weights = (("embed_in.weight", "tokens.weight"),)
+    outer_norms = (("final_layer_norm", "norm"),)
+    linears = (("attention.dense", "attention.out"), ("mlp.dense_h_to_4h", "up"), ("mlp.dense_4h_to_h", "down"))
+    no_weights = (*DecoderFamily.no_weights, "**.attention.bias", "**.attention.masked_bias")  # and masks
     head = "embed_out"
     entries = (
-        *[entry for entry in SIZES if entry.ours != "n_kv_heads"],
+        *without(SIZES, "n_kv_heads"),
         Entry("layer_norm_eps", "epsilon", Settings.number, 1e-5),
         Entry("hidden_act", "activation", Settings.activation, "gelu"),
         Entry("hidden_dropout", "dropout", Settings.number, 0.0),
@@ -159,21 +136,8 @@ class GptNeoX(DecoderFamily):
     constants: ClassVar = {"norm": "layer", "gated": False, "hidden_bias": True}
     default_share = 0.25
 
-    def rules(self) -> list[Rule]:
-        """See `CausalFamily.rules`."""
-        rules: list[Rule] = [rename("embed_in.weight", "tokens.weight")]
-        for theirs, ours in (*[(f"layers.*.{a}", f"blocks.*.{b}") for a, b in BEFORE], ("final_layer_norm", "norm")):
-            rules += norm(theirs, ours)
-        for theirs, ours in (
-            ("attention.dense", "attention.out"),
-            ("mlp.dense_h_to_4h", "up"),
-            ("mlp.dense_4h_to_h", "down"),
-        ):
-            rules += dense(f"layers.*.{theirs}", f"blocks.*.{ours}")
-        return rules
-
     def further_rules(self, config: DecoderConfig) -> list[Rule]:
-        """See `DecoderFamily.further_rules`."""
+        """See `Family.further_rules`."""
         rules: list[Rule] = []
         for end, layout in (
             ("weight", Then(HeadParts(config.n_heads, 3), Transposed())),
@@ -182,10 +146,6 @@ class GptNeoX(DecoderFamily):
             ours = tuple([Pattern(f"blocks.*.attention.{name}.{end}") for name in ("query", "key", "value")])
             rules.append(Rule((Pattern(f"layers.*.attention.query_key_value.{end}"),), ours, layout))
         return rules
-
-    def ignored(self, config: DecoderConfig) -> tuple[str, ...]:
-        """See `Family.ignored`: former versions saved masks."""
-        return (*super().ignored(config), "**.attention.bias", "**.attention.masked_bias")
 
 
 class Mistral(DecoderFamily):
@@ -207,19 +167,13 @@ class Qwen2(DecoderFamily):
     constants: ClassVar = {"attention_bias": True, "out_bias": False}
     has_window = True
 
-    def windows(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `DecoderFamily.windows`."""
-        first, n = settings.whole("max_window_layers", 28), fields["n_layers"]
-        types = [GLOBAL if layer < first else LOCAL for layer in range(n)]
-        if not settings.flag("use_sliding_window", False):
-            settings.get("sliding_window", None)
-            settings.get("layer_types", None)
-            return {}
-        return window_fields(settings, n, default=4096, types=types)
+    has_switch = True
+    default_window = 4096
 
-    def settings_of(self, config: DecoderConfig) -> dict[str, Any]:
-        """See `Family.settings_of`."""
-        return {**super().settings_of(config), "use_sliding_window": config.window is not None}
+    def window_types(self, settings: Settings, n: int) -> list[str]:
+        """See `DecoderFamily.window_types`."""
+        first = settings.whole("max_window_layers", 28)
+        return [GLOBAL if layer < first else LOCAL for layer in range(n)]
 
 
 class Qwen3(Qwen2):
@@ -227,7 +181,7 @@ class Qwen3(Qwen2):
 
     model_type = "qwen3"
     architectures = ("Qwen3ForCausalLM", "Qwen3Model")
-    entries = (*SIZES, RMS, SILU, Entry("head_dim", "d_head", Settings.whole, 128, saved="head_width"), BIAS, PADDING)
+    entries = with_defaults((*SIZES, RMS, SILU, HEAD, BIAS, PADDING), head_dim=128)
     constants: ClassVar = {"query_norm": "heads"}
     norms = (*BEFORE, *QUERY_NORMS)
 
@@ -243,7 +197,7 @@ class SmolLM3(Qwen2):
     written = ("unrotated_layers",)
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `CausalFamily.further_fields`."""
+        """See `Family.further_fields`."""
         n, interval = fields["n_layers"], settings.whole("no_rope_layer_interval", 4)
         rotated: Any = settings.get("no_rope_layers", [int((layer + 1) % interval != 0) for layer in range(n)])
         unrotated = tuple([layer for layer, is_rotated in enumerate(rotated[:n]) if not is_rotated])
@@ -260,30 +214,26 @@ class Olmo2(DecoderFamily):
 
     model_type = "olmo2"
     architectures = ("Olmo2ForCausalLM", "Olmo2Model")
-    entries = (*SIZES, Entry("rms_norm_eps", "epsilon", Settings.number, 1e-5), SILU, BIAS, PADDING)
+    entries = with_defaults((*SIZES, RMS, SILU, BIAS, PADDING), rms_norm_eps=1e-5)
     constants: ClassVar = {"norm_place": "after", "query_norm": "all"}
     norms = (*_AFTER, *QUERY_NORMS)
 
 
+<<<<<<< HEAD
 def nullable_number(settings: Settings, key: str, default: Any) -> Any:
     """A number, or null, which is not the default."""
     return settings.number(key, None if key in settings.data else default)
 
 
+=======
+>>>>>>> main
 class Gemma(DecoderFamily):
     """Embeddings are scaled by the root of their width; normalizations multiply by 1 + gamma."""
 
     model_type = "gemma"
     architectures = ("GemmaForCausalLM", "GemmaModel")
     activation: ClassVar = Entry("hidden_act", "activation", Settings.activation, "gelu_pytorch_tanh")
-    entries = (
-        *[entry if entry.ours != "tied" else entry._replace(default=True) for entry in SIZES],
-        RMS,
-        activation,
-        Entry("head_dim", "d_head", Settings.whole, 256, saved="head_width"),
-        BIAS,
-        PADDING,
-    )
+    entries = with_defaults((*SIZES, RMS, activation, HEAD, BIAS, PADDING), tie_word_embeddings=True, head_dim=256)
     constants: ClassVar = {"norm_offset": 1.0}
     written = ("embedding_scale",)
     unsupported = (
@@ -292,7 +242,7 @@ class Gemma(DecoderFamily):
     )
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `CausalFamily.further_fields`."""
+        """See `Family.further_fields`."""
         return {**super().further_fields(settings, fields), "embedding_scale": math.sqrt(fields["d_model"])}
 
     def settings_of(self, config: DecoderConfig) -> dict[str, Any]:
@@ -310,7 +260,7 @@ class Gemma2(Gemma):
     model_type = "gemma2"
     architectures = ("Gemma2ForCausalLM", "Gemma2Model")
     entries = (
-        *[entry for entry in Gemma.entries if entry.theirs != "hidden_act"],
+        *without(Gemma.entries, "activation"),
         Entry("hidden_activation", "activation", Settings.activation, "gelu_pytorch_tanh"),
         Entry("attn_logit_softcapping", "attention_cap", nullable_number, 50.0),
         Entry("final_logit_softcapping", "logits_cap", nullable_number, 30.0),
@@ -324,15 +274,14 @@ class Gemma2(Gemma):
     """Every so many layers, one has no window."""
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `CausalFamily.further_fields`."""
+        """See `Family.further_fields`."""
         scale = settings.number("query_pre_attn_scalar", 256.0) ** -0.5
         return {**super().further_fields(settings, fields), "attention_scale": scale}
 
-    def windows(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `DecoderFamily.windows`."""
-        n, period = fields["n_layers"], settings.whole("sliding_window_pattern", self.period)
-        types = [LOCAL if (layer + 1) % period else GLOBAL for layer in range(n)]
-        return window_fields(settings, n, default=self.default_window, types=types)
+    def window_types(self, settings: Settings, n: int) -> list[str]:
+        """See `DecoderFamily.window_types`."""
+        period = settings.whole("sliding_window_pattern", self.period)
+        return [LOCAL if (layer + 1) % period else GLOBAL for layer in range(n)]
 
     def settings_of(self, config: DecoderConfig) -> dict[str, Any]:
         """See `Family.settings_of`."""
@@ -368,10 +317,7 @@ class Phi3(DecoderFamily):
     default_share = 1.0
     architectures = ("Phi3ForCausalLM", "Phi3Model")
     entries = (
-        *SIZES,
-        Entry("rms_norm_eps", "epsilon", Settings.number, 1e-5),
-        SILU,
-        PADDING,
+        *with_defaults((*SIZES, RMS, SILU, PADDING), rms_norm_eps=1e-5),
         Entry("resid_pdrop", "dropout", Settings.number, 0.0),
         Entry("embd_pdrop", "embedding_dropout", Settings.number, 0.0),
     )

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, cast
 
 from phlox.errors import ConfigError
-from phlox.interop.adapter import Adapter, Rule, rename, transpose
-from phlox.interop.huggingface.family import Entry, Family, dense, norm, same_tensors
+from phlox.interop.adapter import Adapter, Rule, rename
+from phlox.interop.huggingface.family import CausalFamily, Entry, dense, same_tensors, with_defaults
 from phlox.interop.huggingface.settings import ACTIVATION_NAMES, ACTIVATIONS, Settings
 from phlox.models import EncoderDecoderConfig
 from phlox.record import Record
 
+ENDS = ("weight", "bias")
 NO_LIMIT = 1 << 20
 """The context of models with relative positions alone."""
 
@@ -25,57 +26,27 @@ def stop_tokens(settings: Settings, key: str, default: Any) -> tuple[int, ...]:
     return () if tokens is None else (settings.whole(key, default),)
 
 
-def with_defaults(entries: tuple[Entry, ...], **defaults: Any) -> tuple[Entry, ...]:
-    """The entries, some with other defaults."""
-    return tuple([entry._replace(default=defaults.get(entry.theirs, entry.default)) for entry in entries])
-
-
-class EncoderDecoderFamily(Family):
-    """The base. The first architecture has a head; the last one has none, and is loaded if the head is tied."""
+class EncoderDecoderFamily(CausalFamily):
+    """The base. The tables of names have whole names, because layers of encoder and decoder differ."""
 
     configs = (EncoderDecoderConfig,)
-    head: ClassVar[str] = "lm_head"
-    embedding: ClassVar[str] = "shared"
-    copies: ClassVar[tuple[str, ...]] = ("encoder.embed_tokens", "decoder.embed_tokens")
-    """Further names of the embedding in files, below the prefix."""
-    constants: ClassVar[dict[str, Any]] = {}
-    """Fields of our config that are the same in all models of the family, if they are not the default."""
+    copies = ("encoder.embed_tokens", "decoder.embed_tokens")
     written: ClassVar[tuple[str, ...]] = ()
     """Fields that further settings say."""
-    norms: ClassVar[tuple[tuple[str, str], ...]]
-    """Their normalizations, and ours."""
-    linears: ClassVar[tuple[tuple[str, str], ...]]
-    """Their linear maps, and ours."""
     unsupported = (
         ("is_encoder_decoder", True, "the model would be only one of its halves"),
         ("tie_encoder_decoder", False, "encoder and decoder would share their weights"),
     )
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields of our config that take more than one setting."""
-        return {}
-
-    def config_from(self, settings: Settings, architecture: str) -> EncoderDecoderConfig:
-        """See `Family.config_from`."""
-        fields = self.fields_from(settings)
-        fields |= {"family": self.model_type, **self.constants, **self.further_fields(settings, fields)}
-        if architecture == self.architectures[-1] and not fields["tied"]:
-            raise ConfigError(f"{settings.location}: {architecture} has no head; save it as {self.architectures[0]}")
-        if fields["start_token"] is None:
-            fields["start_token"] = fields["padding_token"]
-        return EncoderDecoderConfig(**fields)
+        """See `Family.further_fields`."""
+        start = fields["padding_token"] if fields["start_token"] is None else fields["start_token"]
+        return {"family": self.model_type, "start_token": start, **self.constants}
 
     def settings_of(self, config: EncoderDecoderConfig) -> dict[str, Any]:
         """See `Family.settings_of`."""
-        plain = EncoderDecoderConfig()
         ours = {entry.ours for entry in self.entries} | {"family", "tied", "init_std", *self.written}
-        for name, value in config.to_dict().items():
-            expected = self.constants.get(name, getattr(plain, name, None))
-            if name not in ours and getattr(config, name) != expected:
-                raise ConfigError(
-                    f"an EncoderDecoder with {name}={value!r} cannot be saved as {self.model_type}, whose models have "
-                    f"{expected!r}"
-                )
+        self.check_others(config, EncoderDecoderConfig(), self.constants, ours)
         settings = self.entries_of(config)
         stops: list[int] = list(config.stop_tokens)
         settings["eos_token_id"] = stops[0] if len(stops) == 1 else stops or None
@@ -83,28 +54,11 @@ class EncoderDecoderFamily(Family):
 
     def adapter(self, config: EncoderDecoderConfig, prefix: str) -> Adapter:
         """See `Family.adapter`."""
-        rules = [rename(f"{self.embedding}.weight", "tokens.weight"), *self.further_rules(config)]
-        for theirs, ours in self.norms:
-            rules += norm(theirs, ours)
-        for theirs, ours in self.linears:
-            rules += dense(theirs, ours)
-        head = [transpose(f"{self.head}.weight", "head.weight"), rename("final_logits_bias", "head_bias")]
-        return Adapter([*Adapter(rules).under(prefix, "").rules, *head])
-
-    def further_rules(self, config: EncoderDecoderConfig) -> list[Rule]:
-        """Rules of other layers, below the prefix."""
-        return []
+        return Adapter([*super().adapter(config, prefix).rules, rename("final_logits_bias", "head_bias")])
 
     def n_layers(self, config: EncoderDecoderConfig) -> int:
         """See `Family.n_layers`."""
         return config.n_layers + (config.n_decoder_layers or 0)
-
-    def ties(self, config: EncoderDecoderConfig, prefix: str) -> tuple[tuple[str, str], ...]:
-        """See `Family.ties`."""
-        start = f"{prefix}." if prefix else ""
-        embedding = f"{start}{self.embedding}.weight"
-        names = [f"{start}{name}.weight" for name in self.copies] + [f"{self.head}.weight"] * config.tied
-        return tuple([(name, embedding) for name in names])
 
 
 def t5_rules() -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
@@ -153,10 +107,13 @@ class T5(EncoderDecoderFamily):
     constants: ClassVar = {"context": NO_LIMIT, "source_context": NO_LIMIT}
     written = ("activation", "gated", "logits_scale", "attention_dropout", "hidden_dropout", "output_dropout")
     default_activation: ClassVar[str] = "relu"
-    norms, linears = t5_rules()
+    weights = (("shared.weight", "tokens.weight"),)
+    outer_norms, outer_linears = t5_rules()
+    # The first files have positions of the attention to the source, which has none.
+    no_weights = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `EncoderDecoderFamily.further_fields`."""
+        """See `Family.further_fields`."""
         kind = settings.text("feed_forward_proj", self.default_activation)
         gate, _, name = kind.rpartition("-")
         if gate not in ("", "gated"):
@@ -168,6 +125,7 @@ class T5(EncoderDecoderFamily):
         is_scaled = settings.flag("scale_decoder_outputs", tied) and self.scales_logits
         rate = fields["dropout"]
         return {
+            **super().further_fields(settings, fields),
             "activation": ACTIVATIONS[name],
             "gated": settings.flag("is_gated_act", bool(gate)),
             "tied": tied,
@@ -203,7 +161,7 @@ class T5(EncoderDecoderFamily):
         }
 
     def further_rules(self, config: EncoderDecoderConfig) -> list[Rule]:
-        """See `EncoderDecoderFamily.further_rules`."""
+        """See `Family.further_rules`."""
         rules: list[Rule] = []
         for stack, last in (("encoder", 1), ("decoder", 2)):
             layer, block = f"{stack}.block.*.layer", f"{stack}.blocks.*"
@@ -214,14 +172,10 @@ class T5(EncoderDecoderFamily):
                 rules += dense(f"{layer}.{last}.DenseReluDense.{theirs}", f"{block}.{ours}")
         return rules
 
-    def ignored(self, config: EncoderDecoderConfig) -> tuple[str, ...]:
-        """See `Family.ignored`: the first files have positions of the attention to the source, which has none."""
-        return ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)
-
     def fitted(self, config: EncoderDecoderConfig, paths: Iterable[str]) -> EncoderDecoderConfig:
         """See `Family.fitted`: a head of its own is in the file, whatever the config says."""
         record = cast("Record", paths)
-        head, embedding = f"{self.head}.weight", f"{self.embedding}.weight"
+        head, embedding = f"{self.head}.weight", self.weights[0][0]
         tied = head not in record or (embedding in record and same_tensors(record[head], record[embedding]))
         return config.replace(tied=tied)
 
@@ -319,13 +273,19 @@ class Bart(EncoderDecoderFamily):
         "gated": False, "hidden_bias": True, "train_padding": False,
     }  # fmt: skip
     written = ("source_context", "embedding_scale", "head_bias")
-    norms, linears = bart_rules(embedding_norm=True, final_norm=False)
+    weights = (
+        ("shared.weight", "tokens.weight"),
+        ("encoder.embed_positions.weight", "encoder.positions"),
+        ("decoder.embed_positions.weight", "decoder.positions"),
+    )
+    outer_norms, outer_linears = bart_rules(embedding_norm=True, final_norm=False)
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `EncoderDecoderFamily.further_fields`."""
+        """See `Family.further_fields`."""
         is_scaled = settings.flag("scale_embedding", False)
         scale = math.sqrt(fields["d_model"]) if is_scaled else 1.0
-        return {"source_context": fields["context"], "embedding_scale": scale, "head_bias": True}
+        further = {"source_context": fields["context"], "embedding_scale": scale, "head_bias": True}
+        return {**super().further_fields(settings, fields), **further}
 
     def settings_of(self, config: EncoderDecoderConfig) -> dict[str, Any]:
         """See `Family.settings_of`."""
@@ -336,10 +296,6 @@ class Bart(EncoderDecoderFamily):
                 f"{config.source_context} and {config.context}, and {config.embedding_scale}"
             )
         return {**super().settings_of(config), "scale_embedding": is_scaled}
-
-    def further_rules(self, config: EncoderDecoderConfig) -> list[Rule]:
-        """See `EncoderDecoderFamily.further_rules`."""
-        return [rename(f"{name}.embed_positions.weight", f"{name}.positions") for name in ("encoder", "decoder")]
 
     def fitted(self, config: EncoderDecoderConfig, paths: Iterable[str]) -> EncoderDecoderConfig:
         """See `Family.fitted`: a model without a head has no bias of its logits."""
@@ -353,7 +309,7 @@ class MBart(Bart):
     architectures = ("MBartForConditionalGeneration", "MBartModel")
     entries = with_defaults(Bart.entries, decoder_start_token_id=None)
     constants: ClassVar = {**Bart.constants, "norm_place": "before", "final_norm": True}
-    norms, linears = bart_rules(embedding_norm=True, final_norm=True)
+    outer_norms, outer_linears = bart_rules(embedding_norm=True, final_norm=True)
 
 
 class Marian(Bart):
@@ -367,20 +323,14 @@ class Marian(Bart):
     constants: ClassVar = {
         **Bart.constants, "embedding_norm": False, "positions": "sinusoidal", "position_offset": 0,
     }  # fmt: skip
-    norms, linears = bart_rules(embedding_norm=False, final_norm=False)
+    weights = Bart.weights[:1]
+    outer_norms, outer_linears = bart_rules(embedding_norm=False, final_norm=False)
+    no_weights = ("**.embed_positions.weight",)
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `EncoderDecoderFamily.further_fields`."""
+        """See `Family.further_fields`."""
         settings.only("decoder_vocab_size", fields["vocabulary"], "encoder and decoder would have different tokens")
         return super().further_fields(settings, fields)
-
-    def further_rules(self, config: EncoderDecoderConfig) -> list[Rule]:
-        """See `EncoderDecoderFamily.further_rules`."""
-        return []
-
-    def ignored(self, config: EncoderDecoderConfig) -> tuple[str, ...]:
-        """See `Family.ignored`."""
-        return ("**.embed_positions.weight",)
 
 
 class Whisper(Bart):
@@ -389,7 +339,11 @@ class Whisper(Bart):
     model_type = "whisper"
     architectures = ("WhisperForConditionalGeneration", "WhisperModel")
     head = "proj_out"
-    embedding = "decoder.embed_tokens"
+    weights = (
+        ("decoder.embed_tokens.weight", "tokens.weight"),
+        *Bart.weights[1:],
+        *[(f"encoder.conv{number + 1}.{end}", f"convolutions.{number}.{end}") for number in (0, 1) for end in ENDS],
+    )
     copies = ()
     entries = (
         *with_defaults(
@@ -427,24 +381,15 @@ class Whisper(Bart):
         "key_bias": False, "source_positions": "frozen",
     }  # fmt: skip
     written = ()
-    norms, linears = bart_rules(embedding_norm=False, final_norm=True)
+    outer_norms, outer_linears = bart_rules(embedding_norm=False, final_norm=True)
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `EncoderDecoderFamily.further_fields`."""
-        return {}
+        """See `Family.further_fields`."""
+        return EncoderDecoderFamily.further_fields(self, settings, fields)
 
     def settings_of(self, config: EncoderDecoderConfig) -> dict[str, Any]:
         """See `Family.settings_of`."""
         return EncoderDecoderFamily.settings_of(self, config)
-
-    def further_rules(self, config: EncoderDecoderConfig) -> list[Rule]:
-        """See `EncoderDecoderFamily.further_rules`."""
-        convolutions = [
-            rename(f"encoder.conv{number + 1}.{end}", f"convolutions.{number}.{end}")
-            for number in (0, 1)
-            for end in ("weight", "bias")
-        ]
-        return [*super().further_rules(config), *convolutions]
 
     def fitted(self, config: EncoderDecoderConfig, paths: Iterable[str]) -> EncoderDecoderConfig:
         """See `Family.fitted`."""

@@ -8,27 +8,30 @@ from typing import Any, ClassVar, cast
 from phlox.config import Config
 from phlox.errors import ConfigError
 from phlox.interop.adapter import Adapter, Rule, rename, split
-from phlox.interop.huggingface.family import Entry, Family, classes_in, dense, labels_of, norm
+from phlox.interop.huggingface.family import Entry, Family, Names, classes_in, dense, labels_of, norm, rules_of
 from phlox.interop.huggingface.rotary import GLOBAL, LOCAL
 from phlox.interop.huggingface.settings import Settings
 from phlox.models import EncoderClassifierConfig, EncoderConfig, EncoderMaskedLmConfig
 
-Names = Sequence[tuple[str, str]]
-"""Names of theirs, and ours."""
-
-SIZES = (
+TEXTS = (
     Entry("vocab_size", "vocabulary", Settings.whole, 30522),
     Entry("max_position_embeddings", "context", Settings.whole, 512),
+)
+INIT = Entry("initializer_range", "init_std", Settings.number, 0.02)
+BLOCKS = (
     Entry("num_hidden_layers", "n_layers", Settings.whole, 12),
     Entry("hidden_size", "d_model", Settings.whole, 768),
     Entry("num_attention_heads", "n_heads", Settings.whole, 12),
     Entry("intermediate_size", "d_hidden", Settings.whole, 3072, saved="hidden_width"),
+    INIT,
+)
+FUNCTIONS = (
     Entry("hidden_dropout_prob", "dropout", Settings.number, 0.1),
     Entry("attention_probs_dropout_prob", "attention_dropout", Settings.number, 0.1, same_as="dropout"),
     Entry("hidden_act", "activation", Settings.activation, "gelu"),
     Entry("layer_norm_eps", "epsilon", Settings.number, 1e-12),
-    Entry("initializer_range", "init_std", Settings.number, 0.02),
 )
+SIZES = (*TEXTS, *BLOCKS, *FUNCTIONS)
 PADDING = Entry("pad_token_id", "padding_index", Settings.whole, None)
 SEGMENTS = Entry("type_vocab_size", "segments", Settings.whole, 2)
 
@@ -79,8 +82,6 @@ class EncoderFamily(Family):
     inner: ClassVar[str] = "encoder"
     """The field of our config, and of our model, that is the encoder."""
     default_padding: ClassVar[int | None] = 0
-    constants: ClassVar[dict[str, Any]] = {}
-    """Fields of our config that are the same in all models of the family, if they are not the default."""
     masked: ClassVar[dict[str, Any]] = {}
     text: ClassVar[dict[str, Any]] = {}
     token: ClassVar[dict[str, Any]] = {}
@@ -91,11 +92,13 @@ class EncoderFamily(Family):
     """The settings that are fields of these configs."""
     with_pooler: ClassVar[tuple[str, ...]] = ("Model",)
     """The kinds of models that have a pooler."""
-    embeddings: ClassVar[Names] = _EMBEDDINGS
-    norm_of_embeddings: ClassVar[str] = "embeddings.LayerNorm"
-    layers: ClassVar[str] = "encoder.layer"
-    linears: ClassVar[Names] = _LINEARS
-    norms: ClassVar[Names] = _NORMS
+    weights = _EMBEDDINGS
+    outer_norms = (("embeddings.LayerNorm", "norm"),)
+    outer_linears = (("pooler.dense", "pooler"),)
+    layers = "encoder.layer"
+    linears = _LINEARS
+    norms = _NORMS
+    no_weights = ("**.position_ids",)
     masked_linears: ClassVar[Names] = (("lm_head.dense", "transform"),)
     head_norms: ClassVar[Names] = (("lm_head.layer_norm", "norm"),)
     """The normalization of the layer before the logits."""
@@ -106,10 +109,6 @@ class EncoderFamily(Family):
     """The layers of the head of a model that classifies texts."""
     token_linears: ClassVar[Names] = (("classifier", "head"),)
     """The layers of the head of a model that classifies tokens."""
-
-    def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields of our config that take more than one setting."""
-        return {}
 
     def config_from(self, settings: Settings, architecture: str) -> Any:
         """See `Family.config_from`."""
@@ -174,28 +173,14 @@ class EncoderFamily(Family):
 
     def adapter(self, config: Any, prefix: str) -> Adapter:
         """See `Family.adapter`."""
-        rules = [rename(theirs, ours) for theirs, ours in self.embeddings]
-        rules += [*norm(self.norm_of_embeddings, "norm"), *dense("pooler.dense", "pooler"), *self.further_rules()]
-        for theirs, ours in self.linears:
-            rules += dense(f"{self.layers}.*.{theirs}", f"blocks.*.{ours}")
-        for theirs, ours in self.norms:
-            rules += norm(f"{self.layers}.*.{theirs}", f"blocks.*.{ours}")
+        rules = super().adapter(config, prefix).rules
         if isinstance(config, self.configs[0]):
-            return Adapter(rules).under(prefix, "")
+            return Adapter(rules)
         head = self.token_linears if getattr(config, "by_token", False) else self.text_linears
-        rules = list(Adapter(rules).under(prefix, self.inner).rules)
+        rules, bias = Adapter(rules).under("", self.inner).rules, list[Rule]()
         if isinstance(config, self.configs[1]):
-            head = self.masked_linears
-            rules.append(rename(self.masked_bias, "bias"))
-        for theirs, ours in head:
-            rules += dense(theirs, ours)
-        for theirs, ours in self.head_norms:
-            rules += norm(theirs, ours)
-        return Adapter(rules)
-
-    def further_rules(self) -> list[Rule]:
-        """Rules of the encoder that are neither of a linear map nor of a normalization."""
-        return []
+            head, bias = self.masked_linears, [rename(self.masked_bias, "bias")]
+        return Adapter([*rules, *bias, *rules_of(head, dense), *rules_of(self.head_norms, norm)])
 
     def n_layers(self, config: Any) -> int:
         """See `Family.n_layers`."""
@@ -207,13 +192,13 @@ class EncoderFamily(Family):
 
     def ignored(self, config: Any) -> tuple[str, ...]:
         """See `Family.ignored`: the position indices, and a pooler that the model does not have."""
-        return ("**.position_ids", *(() if self.encoder_of(config).pooler else ("**.pooler.dense.*",)))
+        return (*self.no_weights, *(() if self.encoder_of(config).pooler else ("**.pooler.dense.*",)))
 
     def ties(self, config: Any, prefix: str) -> tuple[tuple[str, str], ...]:
         """See `Family.ties`."""
         if not isinstance(config, self.configs[1]):
             return ()
-        tokens = f"{prefix}.{self.embeddings[0][0]}" if prefix else self.embeddings[0][0]
+        tokens = f"{prefix}.{self.weights[0][0]}" if prefix else self.weights[0][0]
         bias = () if self.masked_bias == f"{self.decoder}.bias" else ((f"{self.decoder}.bias", self.masked_bias),)
         return ((f"{self.decoder}.weight", tokens), *bias)
 
@@ -265,7 +250,7 @@ class MpNet(EncoderFamily):
     constants: ClassVar = {"positions": "counted", "padding_index": 1, "segments": None, "distance_bias": True}
     masked: ClassVar = {"activation": "gelu"}
     text: ClassVar = {"hidden": "tanh"}
-    embeddings = (*_EMBEDDINGS[:2], ("encoder.relative_attention_bias.weight", "distances.weight"))
+    weights = (*_EMBEDDINGS[:2], ("encoder.relative_attention_bias.weight", "distances.weight"))
     linears = (
         ("attention.attn.q", "attention.query"),
         ("attention.attn.k", "attention.key"),
@@ -292,16 +277,13 @@ class Electra(EncoderFamily):
         "summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout", "tie_word_embeddings",
     })  # fmt: skip
     with_pooler = ()
+    outer_linears = (("embeddings_project", "projection"),)
     masked: ClassVar = {"activation": "gelu"}
     text: ClassVar = {"hidden": "gelu"}
     masked_linears = (("generator_predictions.dense", "transform"),)
     head_norms = (("generator_predictions.LayerNorm", "norm"),)
     masked_bias = "generator_lm_head.bias"
     decoder = "generator_lm_head"
-
-    def further_rules(self) -> list[Rule]:
-        """See `EncoderFamily.further_rules`."""
-        return dense("embeddings_project", "projection")
 
 
 class DistilBert(EncoderFamily):
@@ -311,7 +293,7 @@ class DistilBert(EncoderFamily):
     architectures = kinds_of("DistilBert")
     prefix = "distilbert"
     entries = (
-        *SIZES[:2],
+        *TEXTS,
         Entry("n_layers", "n_layers", Settings.whole, 6),
         Entry("dim", "d_model", Settings.whole, 768),
         Entry("n_heads", "n_heads", Settings.whole, 12),
@@ -319,7 +301,7 @@ class DistilBert(EncoderFamily):
         Entry("dropout", "dropout", Settings.number, 0.1),
         Entry("attention_dropout", "attention_dropout", Settings.number, 0.1, same_as="dropout"),
         Entry("activation", "activation", Settings.activation, "gelu"),
-        SIZES[-1],
+        INIT,
         PADDING,
     )
     other_names: ClassVar = {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"}
@@ -332,7 +314,7 @@ class DistilBert(EncoderFamily):
     text: ClassVar = {"hidden": "relu"}
     text_entries = (Entry("seq_classif_dropout", "dropout", Settings.number, 0.2, saved="rate"),)
     token_entries = ()
-    embeddings = _EMBEDDINGS[:2]
+    weights = _EMBEDDINGS[:2]
     layers = "transformer.layer"
     linears = (
         ("attention.q_lin", "attention.query"),
@@ -370,7 +352,8 @@ class ModernBert(EncoderFamily):
     architectures = kinds_of("ModernBert")
     prefix = "model"
     entries = (
-        *[entry for entry in SIZES if "dropout" not in entry.ours and entry.ours not in ("activation", "epsilon")],
+        *TEXTS,
+        *BLOCKS,
         PADDING,
         Entry("hidden_activation", "activation", Settings.activation, "gelu"),
         Entry("norm_eps", "epsilon", Settings.number, 1e-5),
@@ -396,8 +379,8 @@ class ModernBert(EncoderFamily):
         "norm_place": "before", "first_norm": False, "final_norm": True, "gated": True, "positions": "rotary",
         "segments": None, "dropout": 0.0,
     }  # fmt: skip
-    embeddings = (("embeddings.tok_embeddings.weight", "tokens.weight"),)
-    norm_of_embeddings = "embeddings.norm"
+    weights = (("embeddings.tok_embeddings.weight", "tokens.weight"),)
+    outer_norms = (("embeddings.norm", "norm"), ("final_norm", "final_norm"))
     layers = "layers"
     linears = (("attn.Wo", "attention.out"), ("mlp.Wo", "down"))
     norms = (("attn_norm", "norm_1"), ("mlp_norm", "norm_2"))
@@ -421,7 +404,7 @@ class ModernBert(EncoderFamily):
     )
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `EncoderFamily.further_fields`."""
+        """See `Family.further_fields`."""
         tables = settings.table("rope_parameters") or Settings({}, settings.location)
         former = settings.table("rope_scaling")
         bases: list[float] = []
@@ -453,9 +436,9 @@ class ModernBert(EncoderFamily):
             "layer_types": [LOCAL if layer in local else GLOBAL for layer in range(encoder.n_layers)],
         }
 
-    def further_rules(self) -> list[Rule]:
-        """See `EncoderFamily.further_rules`."""
-        rules = norm("final_norm", "final_norm")
+    def further_rules(self, config: Any) -> list[Rule]:
+        """See `Family.further_rules`."""
+        rules: list[Rule] = []
         for theirs, names in (("attn.Wqkv", ("query", "key", "value")), ("mlp.Wi", ("gate", "up"))):
             ours = [f"blocks.*.attention.{name}" if len(names) > 2 else f"blocks.*.{name}" for name in names]
             rules.append(split(f"layers.*.{theirs}.weight", [f"{name}.weight" for name in ours], transposed=True))

@@ -25,8 +25,8 @@ from phlox.interop.huggingface.decoders import (
     DecoderFamily,
     Qwen2,
 )
-from phlox.interop.huggingface.family import Entry
-from phlox.interop.huggingface.rotary import GLOBAL, LOCAL, window_fields
+from phlox.interop.huggingface.family import Entry, with_defaults, without
+from phlox.interop.huggingface.rotary import GLOBAL, LOCAL
 from phlox.interop.huggingface.settings import Settings
 from phlox.models import DecoderConfig, ExpertsConfig, LatentConfig, YarnScaling
 
@@ -52,7 +52,7 @@ class SparseFamily(DecoderFamily):
     written = ("experts",)
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `CausalFamily.further_fields`."""
+        """See `Family.further_fields`."""
         return {**super().further_fields(settings, fields), "experts": self.experts_from(settings, fields)}
 
     def experts_from(self, settings: Settings, fields: dict[str, Any]) -> ExpertsConfig:
@@ -87,7 +87,7 @@ class SparseFamily(DecoderFamily):
         }
 
     def further_rules(self, config: DecoderConfig) -> list[Rule]:
-        """See `DecoderFamily.further_rules`."""
+        """See `Family.further_rules`."""
         assert config.experts is not None
         rules: list[Rule] = []
         n = config.experts.n_experts
@@ -125,11 +125,7 @@ class Mixtral(SparseFamily):
     model_type = "mixtral"
     architectures = ("MixtralForCausalLM", "MixtralModel")
     entries = (
-        *SIZES,
-        RMS._replace(default=1e-5),
-        SILU,
-        HEAD,
-        PADDING,
+        *with_defaults((*SIZES, RMS, SILU, HEAD, PADDING), rms_norm_eps=1e-5),
         Entry("sliding_window", "window", Settings.whole, None),
     )
     other_names: ClassVar = {"num_experts": "num_local_experts"}
@@ -185,15 +181,16 @@ class Qwen2Moe(_QwenMoe, Qwen2):
         ("mlp.shared_expert_gate", "experts.shared.scale"),
     )
 
-    def windows(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `DecoderFamily.windows`."""
-        first, n = settings.whole("max_window_layers", 28), fields["n_layers"]
-        types = [LOCAL if layer % 2 == 0 and layer < first else GLOBAL for layer in range(n)]
-        if not settings.flag("use_sliding_window", False):
-            settings.get("sliding_window", None)
-            settings.get("layer_types", None)
-            return {}
-        return window_fields(settings, n, default=4096, types=types)
+    def window_types(self, settings: Settings, n: int) -> list[str]:
+        """See `DecoderFamily.window_types`."""
+        first = settings.whole("max_window_layers", 28)
+        return [LOCAL if layer % 2 == 0 and layer < first else GLOBAL for layer in range(n)]
+
+
+def _window_if_used(settings: Settings, key: str, default: int) -> int | None:
+    """The window, if it is switched on."""
+    window = settings.whole(key, default)
+    return window if settings.flag("use_sliding_window", False) else None
 
 
 class Qwen3Moe(_QwenMoe):
@@ -201,21 +198,11 @@ class Qwen3Moe(_QwenMoe):
 
     model_type = "qwen3_moe"
     architectures = ("Qwen3MoeForCausalLM", "Qwen3MoeModel")
-    entries = (*SIZES, RMS, SILU, HEAD, BIAS, PADDING)
+    entries = (*SIZES, RMS, SILU, HEAD, BIAS, PADDING, Entry("sliding_window", "window", _window_if_used, 4096))
     constants: ClassVar = {"query_norm": "heads"}
+    has_switch = True
     norms = (*BEFORE, *QUERY_NORMS)
-    written = ("experts", "window")
     harmless = frozenset({*_QwenMoe.harmless, "max_window_layers"})
-
-    def windows(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `DecoderFamily.windows`."""
-        window = settings.whole("sliding_window", 4096)
-        return {"window": window} if settings.flag("use_sliding_window", False) else {}
-
-    def settings_of(self, config: DecoderConfig) -> dict[str, Any]:
-        """See `Family.settings_of`."""
-        window = config.window
-        return {**super().settings_of(config), "use_sliding_window": window is not None, "sliding_window": window}
 
 
 class GptOss(SparseFamily):
@@ -223,13 +210,8 @@ class GptOss(SparseFamily):
 
     model_type = "gpt_oss"
     architectures = ("GptOssForCausalLM", "GptOssModel")
-    entries = (
-        *SIZES,
-        RMS._replace(default=1e-5),
-        SILU,
-        HEAD._replace(default=64),
-        BIAS._replace(default=True),
-        PADDING,
+    entries = with_defaults(
+        (*SIZES, RMS, SILU, HEAD, BIAS, PADDING), rms_norm_eps=1e-5, head_dim=64, attention_bias=True
     )
     constants: ClassVar = {"sinks": True}
     other_names: ClassVar = {"num_experts": "num_local_experts", "experts_per_token": "num_experts_per_tok"}
@@ -246,24 +228,23 @@ class GptOss(SparseFamily):
     default_window = 128
     default_base = 150000.0
 
-    def windows(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `DecoderFamily.windows`."""
-        n = fields["n_layers"]
-        return window_fields(settings, n, default=128, types=[GLOBAL if i % 2 else LOCAL for i in range(n)])
+    def window_types(self, settings: Settings, n: int) -> list[str]:
+        """See `DecoderFamily.window_types`."""
+        return [GLOBAL if layer % 2 else LOCAL for layer in range(n)]
 
     def settings_of(self, config: DecoderConfig) -> dict[str, Any]:
         """See `Family.settings_of`."""
         return {**super().settings_of(config), "sliding_window": config.window or self.default_window}
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `CausalFamily.further_fields`."""
+        """See `Family.further_fields`."""
         further = super().further_fields(settings, fields)
         if settings.get("rope_scaling", None) is None and settings.get("rope_parameters", None) is None:
             further["rotary_scaling"] = YarnScaling(factor=32.0, context=4096, truncate=False)  # as in `transformers`
         return further
 
     def further_rules(self, config: DecoderConfig) -> list[Rule]:
-        """See `DecoderFamily.further_rules`: all experts are stacked, and gates alternate with the hidden layer."""
+        """See `Family.further_rules`: all experts are stacked, and gates alternate with the hidden layer."""
         theirs, ours = "layers.*.mlp.experts", "blocks.*.experts"
         return [
             rename("layers.*.self_attn.sinks", "blocks.*.attention.sinks"),
@@ -289,6 +270,17 @@ def _nullable(settings: Settings, key: str, default: Any) -> Any:
     return settings.whole(key, None if key in settings.data else default)
 
 
+_METHODS = ("greedy", "group_limited_greedy")
+
+
+def _groups(settings: Settings, key: str, default: int) -> int:
+    """A number of groups of experts, if the method of the routers has groups."""
+    method, count = settings.text("topk_method", "greedy"), settings.whole(key, default)
+    if method not in _METHODS:
+        raise ConfigError(f"{settings.location}: topk_method={method[:100]!r} is not supported")
+    return 1 if method == "greedy" else count
+
+
 _EXPERTS_OF_DEEPSEEK = (
     Entry("n_routed_experts", "n_experts", Settings.whole, 64),
     TOP_K._replace(default=8),
@@ -302,7 +294,7 @@ class DeepseekV2(SparseFamily):
 
     model_type = "deepseek_v2"
     architectures = ("DeepseekV2ForCausalLM", "DeepseekV2Model")
-    entries = (*[entry for entry in SIZES if entry.ours != "n_kv_heads"], RMS, SILU, BIAS, HIDDEN_BIAS, PADDING)
+    entries = (*without(SIZES, "n_kv_heads"), RMS, SILU, BIAS, HIDDEN_BIAS, PADDING)
     constants: ClassVar = {"interleaved": True}
     written = ("experts", "latent", "attention_scale")
     other_names: ClassVar = {"num_experts": "n_routed_experts"}
@@ -323,9 +315,15 @@ class DeepseekV2(SparseFamily):
         Entry("qk_rope_head_dim", "d_rotary", Settings.whole, 64),
         Entry("v_head_dim", "d_value", Settings.whole, 128),
     )
-    experts = _EXPERTS_OF_DEEPSEEK
+    experts = (
+        *_EXPERTS_OF_DEEPSEEK,
+        Entry("n_group", "n_groups", _groups, 1),
+        Entry("topk_group", "top_groups", _groups, 1),
+    )
     expert_constants: ClassVar = {"renormalized": False}
-    expert_written = ("layers", "d_shared", "n_groups", "top_groups")
+    expert_written = ("layers", "d_shared")
+    method: ClassVar[str | None] = None
+    """How routers choose; None: by groups, if there are any."""
     has_balance = False
     shared: ClassVar[int] = 2
     """The number of shared experts, if the file does not say it."""
@@ -346,7 +344,7 @@ class DeepseekV2(SparseFamily):
     )
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """See `CausalFamily.further_fields`."""
+        """See `Family.further_fields`."""
         heads = fields["n_heads"]
         settings.only("num_key_value_heads", heads, f"each of the {heads} heads has its own keys and values")
         latent = LatentConfig(**self.fields_from(settings, self.latent))
@@ -359,27 +357,9 @@ class DeepseekV2(SparseFamily):
 
     def experts_from(self, settings: Settings, fields: dict[str, Any]) -> ExpertsConfig:
         """See `SparseFamily.experts_from`."""
-        experts, groups = super().experts_from(settings, fields), self.groups(settings)
+        experts = super().experts_from(settings, fields)
         assert experts.d_hidden is not None
-        return experts.replace(
-            **groups, d_shared=settings.whole("n_shared_experts", self.shared) * experts.d_hidden or None
-        )
-
-    def groups(self, settings: Settings) -> dict[str, Any]:
-        """The fields about groups of experts."""
-        method = settings.text("topk_method", "greedy")
-        n, top = settings.whole("n_group", None), settings.whole("topk_group", None)
-        if method not in ("greedy", "group_limited_greedy"):
-            raise ConfigError(f"{settings.location}: topk_method={method[:100]!r} is not supported")
-        return {} if method == "greedy" else {"n_groups": n, "top_groups": top}
-
-    def group_settings(self, experts: ExpertsConfig) -> dict[str, Any]:
-        """The inverse."""
-        if experts.top_groups == experts.n_groups:
-            return {"topk_method": "greedy"}
-        return {
-            "topk_method": "group_limited_greedy", "n_group": experts.n_groups, "topk_group": experts.top_groups,
-        }  # fmt: skip
+        return experts.replace(d_shared=settings.whole("n_shared_experts", self.shared) * experts.d_hidden or None)
 
     def sparse_layers(self, settings: Settings, n: int) -> tuple[int, ...]:
         """See `SparseFamily.sparse_layers`."""
@@ -391,7 +371,7 @@ class DeepseekV2(SparseFamily):
         if experts is None or latent is None:
             raise ConfigError(f"a Decoder without latent attention cannot be saved as {self.model_type}")
         sparse, shared = sparse_layers_of(config), (experts.d_shared or 0) / (experts.d_hidden or config.hidden_width)
-        first = config.n_layers - len(sparse)
+        first, method = config.n_layers - len(sparse), _METHODS[experts.top_groups < experts.n_groups]
         if sparse != tuple(range(first, config.n_layers)) or shared % 1:
             raise ConfigError(
                 f"a {self.model_type} has experts in all layers but the first, and shared experts as wide as them, "
@@ -405,13 +385,13 @@ class DeepseekV2(SparseFamily):
             share = {"mscale_all_dim": (grown - 1.0) / (0.1 * math.log(factor))}
             whole |= {key: {**whole[key], **share} for key in ("rope_parameters", "rope_scaling")}
         return {
-            **whole, **self.entries_of(latent, self.latent), **self.group_settings(experts),
+            **whole, **self.entries_of(latent, self.latent), "topk_method": self.method or method,
             "head_dim": latent.d_rotary, "num_key_value_heads": config.n_heads, "n_shared_experts": int(shared),
             "first_k_dense_replace": first,
         }  # fmt: skip
 
     def further_rules(self, config: DecoderConfig) -> list[Rule]:
-        """See `DecoderFamily.further_rules`."""
+        """See `Family.further_rules`."""
         name = "q_proj" if config.latent is None or config.latent.q_rank is None else "q_b_proj"
         query = Rule(
             (Pattern(f"layers.*.self_attn.{name}.weight"),),
@@ -432,7 +412,7 @@ class DeepseekV3(DeepseekV2):
     model_type = "deepseek_v3"
     architectures = ("DeepseekV3ForCausalLM", "DeepseekV3Model")
     entries = (
-        *[entry for entry in DeepseekV2.entries if entry is not HIDDEN_BIAS],
+        *without(DeepseekV2.entries, "hidden_bias"),
         Entry("rope_interleave", "interleaved", Settings.flag, True),
     )
     constants: ClassVar = {}
@@ -444,25 +424,25 @@ class DeepseekV3(DeepseekV2):
         ("topk_method", "noaux_tc", "routers would choose in another way"),
     )
     experts = (
+<<<<<<< HEAD
         *[entry if entry.ours != "scale" else entry._replace(default=2.5) for entry in _EXPERTS_OF_DEEPSEEK],
         RENORMALIZED._replace(default=True),
     )
+=======
+        *_EXPERTS_OF_DEEPSEEK,
+        RENORMALIZED._replace(default=True),
+        Entry("n_group", "n_groups", Settings.whole, 8),
+        Entry("topk_group", "top_groups", Settings.whole, 4),
+    )
+    method = "noaux_tc"
+>>>>>>> main
     expert_constants: ClassVar = {"scores": "sigmoid", "group_score": "two_best", "correction": True}
     shared = 1
     dense = 3
-
-    def groups(self, settings: Settings) -> dict[str, Any]:
-        """See `DeepseekV2.groups`."""
-        return {"n_groups": settings.whole("n_group", 8), "top_groups": settings.whole("topk_group", 4)}
-
-    def group_settings(self, experts: ExpertsConfig) -> dict[str, Any]:
-        """The inverse."""
-        return {"n_group": experts.n_groups, "topk_group": experts.top_groups}
-
-    def rules(self) -> list[Rule]:
-        """See `CausalFamily.rules`."""
-        correction = rename("layers.*.mlp.gate.e_score_correction_bias", "blocks.*.experts.router.correction")
-        return [*super().rules(), correction]
+    weights = (
+        *DeepseekV2.weights,
+        ("layers.*.mlp.gate.e_score_correction_bias", "blocks.*.experts.router.correction"),
+    )
 
 
 SPARSE_DECODERS: tuple[DecoderFamily, ...] = (Mixtral(), Qwen2Moe(), Qwen3Moe(), GptOss(), DeepseekV2(), DeepseekV3())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
@@ -13,6 +13,9 @@ from phlox.errors import ConfigError
 from phlox.interop.adapter import Adapter, Rule, rename, transpose
 from phlox.interop.huggingface.settings import ACTIVATION_NAMES, Settings
 from phlox.record import TensorEntry
+
+Names = Sequence[tuple[str, str]]
+"""Names of theirs, and ours."""
 
 
 class Entry(NamedTuple):
@@ -51,6 +54,20 @@ class Family(ABC):
     """Settings that do not affect what our models compute, besides those that are harmless in all families."""
     entries: ClassVar[tuple[Entry, ...]]
     """The settings that are fields of our config."""
+    constants: ClassVar[dict[str, Any]] = {}
+    """Fields of our config that are the same in all models of the family, if they are not the default."""
+    weights: ClassVar[Names] = ()
+    """Tensors that are only renamed. The first one is the embedding of a model with a head that may be tied."""
+    outer_norms: ClassVar[Names] = ()
+    outer_linears: ClassVar[Names] = ()
+    """Normalizations, and dense layers, outside of the blocks."""
+    layers: ClassVar[str] = "layers"
+    """The name of the list of blocks."""
+    norms: ClassVar[Names] = ()
+    linears: ClassVar[Names] = ()
+    """Normalizations, and dense layers, of a block."""
+    no_weights: ClassVar[tuple[str, ...]] = ()
+    """Patterns of entries that are not weights, such as masks that former versions saved."""
 
     @abstractmethod
     def config_from(self, settings: Settings, architecture: str) -> Any:
@@ -60,13 +77,28 @@ class Family(ABC):
     def settings_of(self, config: Any) -> dict[str, Any]:
         """The inverse; raises `ConfigError` for settings that the models of `transformers` do not have."""
 
-    @abstractmethod
+    def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields of our config that take more than one setting."""
+        return {}
+
+    def rules(self) -> list[Rule]:
+        """From their names and layouts below the prefix to ours: what the tables of names say."""
+        theirs, ours = f"{self.layers}.*.", "blocks.*."
+        rules = [rename(*names) for names in self.weights]
+        rules += [*rules_of(self.outer_norms, norm), *rules_of(self.outer_linears, dense)]
+        return [*rules, *rules_of(self.norms, norm, theirs, ours), *rules_of(self.linears, dense, theirs, ours)]
+
+    def further_rules(self, config: Any) -> list[Rule]:
+        """Rules that depend on the config, or have other layouts, below the prefix."""
+        return []
+
     def adapter(self, config: Any, prefix: str) -> Adapter:
         """From their names and layouts to ours. Their names below the head have `prefix`, unless it is ""."""
+        return Adapter([*self.rules(), *self.further_rules(config)]).under(prefix, "")
 
-    @abstractmethod
     def n_layers(self, config: Any) -> int:
         """The number of layers of the model."""
+        return config.n_layers
 
     def fields_from(self, settings: Settings, entries: Sequence[Entry] | None = None) -> dict[str, Any]:
         """The fields of our config that are settings; by default those of `entries`."""
@@ -97,7 +129,7 @@ class Family(ABC):
 
     def ignored(self, config: Any) -> tuple[str, ...]:
         """Patterns of entries that are not weights, or not weights of this model."""
-        return ()
+        return self.no_weights
 
     def ties(self, config: Any, prefix: str) -> tuple[tuple[str, str], ...]:
         """Duplicate entries that files may contain: their names, and the names of the same tensors."""
@@ -110,6 +142,17 @@ class Family(ABC):
     def fitted(self, config: Any, paths: Iterable[str]) -> Any:
         """The config, corrected by what only the file of weights says."""
         return config
+
+    def check_others(self, config: Config, plain: Config, constants: dict[str, Any], ours: Collection[str]) -> None:
+        """`ConfigError` for a field that is not in `ours`, and differs from the family's constant, or the default."""
+        kind = type(plain).__name__.removesuffix("Config")
+        for name in config.to_dict():
+            expected = constants.get(name, getattr(plain, name, None))
+            if name not in ours and getattr(config, name) != expected:
+                raise ConfigError(
+                    f"{kind} with {name}={getattr(config, name)!r} cannot be saved as {self.model_type}, whose models "
+                    f"have {expected!r}"
+                )
 
     def architecture_of(self, settings: Settings) -> str:
         """The architecture in the settings, or the first; `ConfigError` for one that cannot be loaded."""
@@ -134,45 +177,52 @@ class Family(ABC):
 
 
 class CausalFamily(Family):
-    """Language models, with one config. The first architecture has a head; the second one has none."""
+    """Language models, with one config. The first architecture has a head, which may be the transpose of the embedding.
+    The last one has none.
+    """
 
-    embedding: ClassVar[str]
-    """The name of the embedding in the file; the head may be its transpose."""
     head: ClassVar[str] = "lm_head"
     """The name of the head in the file."""
-
-    @abstractmethod
-    def rules(self) -> list[Rule]:
-        """From their names and layouts below the prefix to ours."""
-
-    def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields of our config that take more than one setting."""
-        return {}
+    copies: ClassVar[tuple[str, ...]] = ()
+    """Further names of the embedding in files, below the prefix."""
 
     def config_from(self, settings: Settings, architecture: str) -> Any:
         """See `Family.config_from`."""
         fields = self.fields_from(settings)
-        whole, headless = self.architectures
+        fields |= self.further_fields(settings, fields)
+        whole, headless = self.architectures[0], self.architectures[-1]
         if architecture == headless and not fields["tied"]:
             raise ConfigError(
                 f"{settings.location}: {headless} has no head, and with tie_word_embeddings=False its embedding cannot "
                 f"replace one; save it as {whole}"
             )
-        return self.configs[0](**fields, **self.further_fields(settings, fields))
+        return self.configs[0](**fields)
 
     def adapter(self, config: Any, prefix: str) -> Adapter:
         """See `Family.adapter`."""
         head = [] if config.tied else [transpose(f"{self.head}.weight", "head.weight")]
-        return Adapter([*Adapter(self.rules()).under(prefix, "").rules, *head])
-
-    def n_layers(self, config: Any) -> int:
-        """See `Family.n_layers`."""
-        return config.n_layers
+        return Adapter([*super().adapter(config, prefix).rules, *head])
 
     def ties(self, config: Any, prefix: str) -> tuple[tuple[str, str], ...]:
         """See `Family.ties`."""
         start = f"{prefix}." if prefix else ""
-        return ((f"{self.head}.weight", f"{start}{self.embedding}.weight"),) if config.tied else ()
+        names = [f"{start}{name}.weight" for name in self.copies] + [f"{self.head}.weight"] * config.tied
+        return tuple([(name, f"{start}{self.weights[0][0]}") for name in names])
+
+
+def with_defaults(entries: Sequence[Entry], **defaults: Any) -> tuple[Entry, ...]:
+    """The entries, some with another default, by their names in files."""
+    return tuple([entry._replace(default=defaults.get(entry.theirs, entry.default)) for entry in entries])
+
+
+def without(entries: Sequence[Entry], *names: str) -> tuple[Entry, ...]:
+    """The entries but for those of these fields of our config."""
+    return tuple([entry for entry in entries if entry.ours not in names])
+
+
+def rules_of(names: Names, rules: Callable[[str, str], list[Rule]], theirs: str = "", ours: str = "") -> list[Rule]:
+    """The rules of several layers, whose names begin with `theirs` and `ours`."""
+    return [rule for a, b in names for rule in rules(f"{theirs}{a}", f"{ours}{b}")]
 
 
 def dense(theirs: str, ours: str) -> list[Rule]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from phlox.errors import ConfigError
 from phlox.interop.adapter import Rule, rename, split
-from phlox.interop.huggingface.family import CausalFamily, Entry, norm
+from phlox.interop.huggingface.family import CausalFamily, Entry
 from phlox.interop.huggingface.settings import Settings
 from phlox.models import GptConfig
 
@@ -24,7 +24,11 @@ class Gpt2(CausalFamily):
     configs = (GptConfig,)
     architectures = ("GPT2LMHeadModel", "GPT2Model")
     prefix = "transformer"
-    embedding = "wte"
+    weights = (("wte.weight", "tokens.weight"), ("wpe.weight", "positions"))
+    outer_norms = (("ln_f", "norm"),)
+    layers = "h"
+    norms = (("ln_1", "norm_1"), ("ln_2", "norm_2"))
+    no_weights = ("**.attn.bias", "**.attn.masked_bias")  # former versions saved the causal mask
     unsupported = (
         ("scale_attn_weights", True, "attention scores would not be divided by the square root of the head width"),
         ("is_causal", True, "each token would see all others"),
@@ -72,10 +76,8 @@ class Gpt2(CausalFamily):
         return {"architectures": ["GPT2LMHeadModel"], **self.entries_of(config)}
 
     def rules(self) -> list[Rule]:
-        """See `CausalFamily.rules`."""
-        rules: list[Rule] = [rename("wte.weight", "tokens.weight"), rename("wpe.weight", "positions")]
-        for theirs, ours in (("h.*.ln_1", "blocks.*.norm_1"), ("h.*.ln_2", "blocks.*.norm_2"), ("ln_f", "norm")):
-            rules += norm(theirs, ours)
+        """See `Family.rules`."""
+        rules = super().rules()
         for end, axis in (("weight", 1), ("bias", 0)):
             parts = [f"blocks.*.attention.{name}.{end}" for name in ("query", "key", "value")]
             rules.append(split(f"h.*.attn.c_attn.{end}", parts, axis=axis))
@@ -85,7 +87,3 @@ class Gpt2(CausalFamily):
     def inputs_first(self, name: str) -> bool:
         """See `Family.inputs_first`: its layers are of the class Conv1D."""
         return name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
-
-    def ignored(self, config: GptConfig) -> tuple[str, ...]:
-        """See `Family.ignored`: former versions saved the causal mask."""
-        return "**.attn.bias", "**.attn.masked_bias"

@@ -94,44 +94,28 @@ def _yarn(table: Settings, context: int) -> YarnScaling:
     )
 
 
+_KINDS = {
+    LinearScaling: "linear", DynamicScaling: "dynamic", Llama3Scaling: "llama3", YarnScaling: "yarn",
+    LongScaling: "longrope",
+}  # fmt: skip
+_NAMES = {
+    "low": "low_freq_factor", "high": "high_freq_factor", "fast": "beta_fast", "slow": "beta_slow",
+    "short": "short_factor", "long": "long_factor", "context": "original_max_position_embeddings",
+}  # fmt: skip
+"""Our fields and their names, where they differ."""
+
+
 def rotary_settings(config: DecoderConfig) -> dict[str, Any]:
     """The inverse."""
     scaling = config.rotary_scaling
     rotary: dict[str, Any] = {"rope_type": "default"}
-    match scaling:
-        case LinearScaling():
-            rotary = {"rope_type": "linear", "factor": scaling.factor}
-        case DynamicScaling():
-            rotary = {"rope_type": "dynamic", "factor": scaling.factor}
-        case Llama3Scaling():
-            rotary = {
-                "rope_type": "llama3",
-                "factor": scaling.factor,
-                "low_freq_factor": scaling.low,
-                "high_freq_factor": scaling.high,
-                "original_max_position_embeddings": scaling.context,
-            }
-        case YarnScaling():
-            rotary = {
-                "rope_type": "yarn",
-                "factor": scaling.factor,
-                "beta_fast": scaling.fast,
-                "beta_slow": scaling.slow,
-                "truncate": scaling.truncate,
-                "attention_factor": scaling.magnitude,
-                "original_max_position_embeddings": scaling.context,
-            }
-        case LongScaling():
-            rotary = {
-                "rope_type": "longrope",
-                "short_factor": list(scaling.short),
-                "long_factor": list(scaling.long),
-                "factor": scaling.factor,
-                "attention_factor": scaling.magnitude,
-                "original_max_position_embeddings": scaling.context,
-            }
-        case None:
-            pass
+    if scaling is not None:
+        fields = scaling.to_dict()
+        if "attention_factor" in fields:
+            fields["attention_factor"] = scaling.magnitude
+        if isinstance(scaling, DynamicScaling):
+            del fields["context"]  # it is that of the model
+        rotary = {"rope_type": _KINDS[type(scaling)], **{_NAMES.get(name, name): x for name, x in fields.items()}}
     share = {} if config.d_rotary is None else {"partial_rotary_factor": config.d_rotary / config.head_width}
     whole = {**rotary, "rope_theta": config.rotary_base, **share}
     if config.local_rotary_base is not None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, ClassVar, cast
 
 from phlox.errors import ConfigError
-from phlox.interop.adapter import Adapter, Rule, convert, rename, split
-from phlox.interop.huggingface.encoders import Names, check_saved
-from phlox.interop.huggingface.family import Entry, Family, classes_in, dense, labels_of, norm
+from phlox.interop.adapter import Adapter, Rule, convert, split
+from phlox.interop.huggingface.encoders import BLOCKS, FUNCTIONS, TEXTS, check_saved
+from phlox.interop.huggingface.family import Entry, Family, classes_in, dense, labels_of, with_defaults
 from phlox.interop.huggingface.settings import Settings
 from phlox.models import DualEncoderConfig, EncoderConfig, ImageClassifierConfig, VisionEncoderConfig
 
@@ -27,24 +27,13 @@ def _sizes_out(sizes: tuple[int, int]) -> Any:
     return sizes[0] if sizes[0] == sizes[1] else list(sizes)
 
 
-_BLOCKS = (
-    Entry("num_hidden_layers", "n_layers", Settings.whole, 12),
-    Entry("hidden_size", "d_model", Settings.whole, 768),
-    Entry("num_attention_heads", "n_heads", Settings.whole, 12),
-    Entry("intermediate_size", "d_hidden", Settings.whole, 3072, saved="hidden_width"),
-    Entry("initializer_range", "init_std", Settings.number, 0.02),
-)
 _IMAGES = (
-    *_BLOCKS,
+    *BLOCKS,
     Entry("num_channels", "channels", Settings.whole, 3),
     Entry("image_size", "image_size", sizes_in, 224, write=_sizes_out),
     Entry("patch_size", "patch_size", sizes_in, 16, write=_sizes_out),
 )
-_TEXTS = (
-    *_BLOCKS,
-    Entry("vocab_size", "vocabulary", Settings.whole, 32000),
-    Entry("max_position_embeddings", "context", Settings.whole, 64),
-)
+_TEXTS = with_defaults((*BLOCKS, *TEXTS), vocab_size=32000, max_position_embeddings=64)
 _TOWER = (
     Entry("attention_dropout", "attention_dropout", Settings.number, 0.0),
     Entry("hidden_act", "activation", Settings.activation, "gelu_pytorch_tanh"),
@@ -59,11 +48,6 @@ _LINEARS = (
     ("mlp.fc2", "down"),
 )
 _NORMS = (("layer_norm1", "norm_1"), ("layer_norm2", "norm_2"))
-
-
-def with_defaults(entries: Sequence[Entry], **defaults: Any) -> tuple[Entry, ...]:
-    """The entries, some with another default."""
-    return tuple([entry._replace(default=defaults.get(entry.theirs, entry.default)) for entry in entries])
 
 
 def without_axes(theirs: str, ours: str, count: int) -> Rule:
@@ -81,19 +65,14 @@ def without_axes(theirs: str, ours: str, count: int) -> Rule:
 class TowerFamily(Family):
     """The base: one encoder, of images or texts, without a head. Names in a layer are CLIP's."""
 
-    constants: ClassVar[dict[str, Any]] = {}
-    """Fields of our config that are the same in all models of the family, if they are not the default."""
     uncompared: ClassVar[tuple[str, ...]] = ()
     """Fields of our config that the file of weights says, and not the settings."""
     # Factors of initial weights; a rate that transformers does not use; what belongs to the model with both towers.
     harmless = frozenset({"initializer_factor", "dropout", "projection_dim", "projection_size", "tie_word_embeddings"})
-    layers: ClassVar[str] = "encoder.layers"
-    linears: ClassVar[Names] = _LINEARS
-    norms: ClassVar[Names] = _NORMS
-    weights: ClassVar[Names] = ()
-    """Names of tensors outside of the layers, theirs and ours."""
-    outer_norms: ClassVar[Names] = ()
-    """Names of normalizations outside of the layers."""
+    layers = "encoder.layers"
+    linears = _LINEARS
+    norms = _NORMS
+    no_weights = ("**.position_ids",)
 
     def config_from(self, settings: Settings, architecture: str) -> Any:
         """See `Family.config_from`."""
@@ -106,32 +85,9 @@ class TowerFamily(Family):
         check_saved(config, self.config_from(Settings(result), self.architectures[0]), self.model_type, self.uncompared)
         return result
 
-    def rules(self) -> list[Rule]:
-        """From their names and layouts below the prefix to ours."""
-        rules = [rename(theirs, ours) for theirs, ours in self.weights]
-        for theirs, ours in self.outer_norms:
-            rules += norm(theirs, ours)
-        for theirs, ours in self.linears:
-            rules += dense(f"{self.layers}.*.{theirs}", f"blocks.*.{ours}")
-        for theirs, ours in self.norms:
-            rules += norm(f"{self.layers}.*.{theirs}", f"blocks.*.{ours}")
-        return rules
-
-    def adapter(self, config: Any, prefix: str) -> Adapter:
-        """See `Family.adapter`."""
-        return Adapter(self.rules()).under(prefix, "")
-
-    def n_layers(self, config: Any) -> int:
-        """See `Family.n_layers`."""
-        return config.n_layers
-
     def saved_prefix(self, config: Any) -> str:
         """See `Family.saved_prefix`."""
         return ""
-
-    def ignored(self, config: Any) -> tuple[str, ...]:
-        """See `Family.ignored`: former versions saved the position indices."""
-        return ("**.position_ids",)
 
 
 class Vit(TowerFamily):
@@ -143,10 +99,7 @@ class Vit(TowerFamily):
     prefix = "vit"
     entries = (
         *_IMAGES,
-        Entry("hidden_act", "activation", Settings.activation, "gelu"),
-        Entry("hidden_dropout_prob", "dropout", Settings.number, 0.0),
-        Entry("attention_probs_dropout_prob", "attention_dropout", Settings.number, 0.0, same_as="dropout"),
-        Entry("layer_norm_eps", "epsilon", Settings.number, 1e-12),
+        *with_defaults(FUNCTIONS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
         Entry("qkv_bias", "attention_bias", Settings.flag, True),
         Entry("pooler_output_size", "d_pooled", Settings.whole, None, saved="d_model"),
         Entry("pooler_act", "pooling_activation", Settings.activation, "tanh"),
@@ -162,6 +115,8 @@ class Vit(TowerFamily):
     )
     norms = (("layernorm_before", "norm_1"), ("layernorm_after", "norm_2"))
     outer_norms = (("layernorm", "final_norm"),)
+    outer_linears = (("pooler.dense", "pooler"),)
+    weights = (("embeddings.patch_embeddings.projection.*", "patches.*"),)
 
     def config_from(self, settings: Settings, architecture: str) -> Any:
         """See `Family.config_from`."""
@@ -182,13 +137,11 @@ class Vit(TowerFamily):
         return super().settings_of(config.encoder) | further
 
     def rules(self) -> list[Rule]:
-        """See `TowerFamily.rules`."""
+        """See `Family.rules`."""
         return [
             *super().rules(),
             without_axes("embeddings.cls_token", "class_token", 2),
             without_axes("embeddings.position_embeddings", "positions", 1),
-            rename("embeddings.patch_embeddings.projection.*", "patches.*"),
-            *dense("pooler.dense", "pooler"),
         ]
 
     def adapter(self, config: Any, prefix: str) -> Adapter:
@@ -276,20 +229,21 @@ class SiglipVision(TowerFamily):
     constants: ClassVar = {"class_token": False}
     weights = _IMAGE_WEIGHTS
     outer_norms = (("post_layernorm", "final_norm"), ("head.layernorm", "attention_pool.block.norm_2"))
+    outer_linears = (
+        ("head.attention.out_proj", "attention_pool.block.attention.out"),
+        ("head.mlp.fc1", "attention_pool.block.up"),
+        ("head.mlp.fc2", "attention_pool.block.down"),
+    )
 
     def rules(self) -> list[Rule]:
-        """See `TowerFamily.rules`."""
-        pool = "attention_pool.block"
-        parts = [f"{pool}.attention.{name}" for name in ("query", "key", "value")]
-        rules = [
+        """See `Family.rules`."""
+        parts = [f"attention_pool.block.attention.{name}" for name in ("query", "key", "value")]
+        return [
             *super().rules(),
             without_axes("head.probe", "attention_pool.query", 2),
             split("head.attention.in_proj_weight", [f"{part}.weight" for part in parts], transposed=True),
             split("head.attention.in_proj_bias", [f"{part}.bias" for part in parts]),
         ]
-        for theirs, ours in (("attention.out_proj", "attention.out"), *_LINEARS[-2:]):
-            rules += dense(f"head.{theirs}", f"{pool}.{ours}")
-        return rules
 
 
 class ClipVision(TowerFamily):
@@ -315,6 +269,7 @@ class DualFamily(Family):
     image: ClassVar[TowerFamily]
     constants: ClassVar[dict[str, Any]] = {}
     harmless = frozenset({"initializer_factor", "tie_word_embeddings"})
+    no_weights = ("**.position_ids",)
 
     def part(self, settings: Settings, key: str, family: TowerFamily) -> tuple[Settings, Any]:
         """The settings of one encoder, and our config. A former name of them, if it is there, has precedence."""
@@ -359,19 +314,11 @@ class DualFamily(Family):
         """See `Family.adapter`."""
         text = Adapter(self.text.rules()).under("text_model", "text").rules
         image = Adapter(self.image.rules()).under("vision_model", "image").rules
-        return Adapter([*text, *image, *self.head_rules()])
-
-    def head_rules(self) -> list[Rule]:
-        """The rules besides those of the encoders."""
-        raise NotImplementedError
+        return Adapter([*text, *image, *self.rules(), *self.further_rules(config)])
 
     def n_layers(self, config: DualEncoderConfig) -> int:
         """See `Family.n_layers`."""
         return config.text.n_layers + config.image.n_layers
-
-    def ignored(self, config: DualEncoderConfig) -> tuple[str, ...]:
-        """See `Family.ignored`: former versions saved the position indices."""
-        return ("**.position_ids",)
 
 
 class Clip(DualFamily):
@@ -379,6 +326,8 @@ class Clip(DualFamily):
 
     model_type = "clip"
     architectures = ("CLIPModel",)
+    weights = (("logit_scale", "logit_scale"),)
+    outer_linears = (("text_projection", "text_projection"), ("visual_projection", "image_projection"))
     text = ClipText()
     image = ClipVision()
 
@@ -395,17 +344,13 @@ class Clip(DualFamily):
         further = {"projection_dim": config.d_shared, "logit_scale_init_value": config.logit_scale}
         return further, {"eos_token_id": end, "bos_token_id": 0}
 
-    def head_rules(self) -> list[Rule]:
-        """See `DualFamily.head_rules`."""
-        projections = [*dense("text_projection", "text_projection"), *dense("visual_projection", "image_projection")]
-        return [*projections, rename("logit_scale", "logit_scale")]
-
 
 class Siglip(DualFamily):
     """`DualEncoder` as SiglipModel."""
 
     model_type = "siglip"
     architectures = ("SiglipModel",)
+    outer_linears = (("text_model.head", "text_projection"),)
     text = SiglipText()
     image = SiglipVision()
     constants: ClassVar = {
@@ -420,10 +365,9 @@ class Siglip(DualFamily):
         """See `DualFamily.head_settings`."""
         return {}, {"projection_size": config.d_shared, "bos_token_id": 0, "eos_token_id": 0}
 
-    def head_rules(self) -> list[Rule]:
-        """See `DualFamily.head_rules`."""
-        scalars = [without_axes(name, name, 1) for name in ("logit_scale", "logit_bias")]
-        return [*dense("text_model.head", "text_projection"), *scalars]
+    def further_rules(self, config: DualEncoderConfig) -> list[Rule]:
+        """See `Family.further_rules`."""
+        return [without_axes(name, name, 1) for name in ("logit_scale", "logit_bias")]
 
 
 VISION: tuple[Family, ...] = (

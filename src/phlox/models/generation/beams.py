@@ -104,7 +104,6 @@ def search(generation: Generation, beams: Beams) -> list[Hypothesis]:
     """The best texts, `n_best` for each prompt."""
     generation = prepared(generation)
     model, batch, most, rule = generation.model, generation.batch, generation.most, generation.rule
-    assert isinstance(rule, Rule)
     device, prompts = batch.tokens.device, batch.tokens.shape[0] // beams.size
     prefill, decode = (_compiled_prefill, _compiled_decode) if generation.compile else (_prefill, _decode)
     rule = rule._replace(history=history_of_rule(generation))
@@ -175,10 +174,8 @@ def _prefill(
     rows: Tokens | None,
     scores: Numbers,
 ) -> tuple[Ranked, CausalCache]:
-    """The continuations of prompts, as `decoding._share` processes them."""
-    logits, cache = last_logits(model, tokens, count, cache)
-    if rows is not None:
-        logits, cache = logits.take(rows, 0), reordered(cache, rows)
+    """The continuations of prompts."""
+    logits, cache = last_logits(model, tokens, count, cache, rows)
     return _rank(logits, rule, scores), cache
 
 

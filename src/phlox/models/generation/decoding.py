@@ -34,16 +34,16 @@ MANY = 1024
 
 
 class Rule(NamedTuple):
-    """How a token is chosen, with options beyond temperature, top_k and top_p."""
+    """How a token is chosen."""
 
     sampling: Sampling
     cuts: Cuts | None
     processing: Processing | None
-    history: History | None
-    """The texts so far, if the processing depends on them."""
-    units: Tokens | None
-    """The random numbers of rows with seeds, see `sample`."""
     logprobs: bool
+    history: History | None = None
+    """The texts so far, if the processing depends on them."""
+    units: Tokens | None = None
+    """The random numbers of rows with seeds, see `sample`."""
     ranks: Tokens | None = None
     """[k]: 0, 1, ...; the likeliest tokens of these ranks are returned, too. Its length is fixed in a program."""
     mask: Numbers | None = None
@@ -71,8 +71,7 @@ class Generation(NamedTuple):
     stops: frozenset[int]
     most: int
     """The largest number of new tokens."""
-    rule: Sampling | Rule
-    """A step of plain sampling takes and returns no more than it needs."""
+    rule: Rule
     streams: list[Stream] | None
     """The random stream of each row."""
     compile: bool | Literal["auto"]
@@ -119,14 +118,12 @@ def draws(generation: Generation) -> Iterator[Drawn]:
     pieces, starts = [batch.tokens], batch.starts
     functions = functions_of(generation)
     filled, token = context, pieces[0]
-    if isinstance(rule, Rule):
-        rule = rule._replace(history=history_of_rule(generation))
+    rule = rule._replace(history=history_of_rule(generation))
     cache: CausalCache = ()
     for number in range(count):
-        if isinstance(rule, Rule):
-            streams = None if rule.sampling.temperature is None else generation.streams
-            units = None if streams is None else _units(streams, device)
-            rule = rule._replace(units=units, mask=ends.mask(device))
+        streams = None if rule.sampling.temperature is None else generation.streams
+        units = None if streams is None else _units(streams, device)
+        rule = rule._replace(units=units, mask=ends.mask(device))
         if filled < context:
             drawn, cache = functions.decode(generation.model, token, cache, rule)
             filled += 1
@@ -137,14 +134,9 @@ def draws(generation: Generation) -> Iterator[Drawn]:
             filled = window.shape[1]
             samples = generation.samples if number == 0 else 1
             part, size, cache, rows = fill(generation, functions, window, starts, count - number, samples)
-            if rows is None:
-                drawn, cache = functions.prefill(generation.model, part, size, cache, rule)
-            else:
-                drawn, cache = functions.share(generation.model, part, size, cache, rule, rows)
-        if not isinstance(drawn, Drawn):
-            drawn = Drawn(drawn, None, None)
-        elif isinstance(rule, Rule):
-            rule = rule._replace(history=drawn.history)
+            prefill = functions.prefill if rows is None else functions.share
+            drawn, cache = prefill(generation.model, part, size, cache, rule, rows)
+        rule = rule._replace(history=drawn.history)
         token = drawn.token
         pieces.append(token)
         ends.add(token)
@@ -176,12 +168,12 @@ def functions_of(generation: Generation) -> Functions:
     """The functions of a generation."""
     if generation.compile:
         return Functions(_compiled_extend, _compiled_prefill, _compiled_share, _compiled_decode)
-    return Functions(_extend, _prefill, _share, _decode)
+    return Functions(_extend, _prefill, _prefill, _decode)
 
 
 def history_of_rule(generation: Generation) -> History | None:
     """The prompts, if the rule depends on the texts so far."""
-    processing = generation.rule.processing if isinstance(generation.rule, Rule) else None
+    processing = generation.rule.processing
     if processing is None or not processing.needs_history:
         return None
     length = _history_length(generation.batch.tokens.shape[1] + generation.most)
@@ -251,8 +243,6 @@ _compiled_forms: set[Hashable] = set()
 def _form(generation: Generation) -> Hashable:
     """What the programs of a generation depend on, apart from guards: sizes, and which options are on."""
     model, batch, count, rule = generation.model, generation.batch, generation.most, generation.rule
-    if isinstance(rule, Sampling):
-        rule = Rule(rule, None, None, None, None, logprobs=False)
     sampling, cuts, processing = rule.sampling, rule.cuts, rule.processing
     context, (rows, n) = model.config.context, batch.tokens.shape
     sizes = tuple([(path, param.shape) for path, param in model.named_params()])
@@ -263,8 +253,6 @@ def _form(generation: Generation) -> Hashable:
         rule.logprobs,
         ranks,
         generation.ends.masks,
-        generation.chunk,
-        generation.cache,
     )
     caches = generation.chunk, generation.cache, generation.prefixes is None
     draft = (
@@ -347,12 +335,16 @@ def _extended(
 
 
 def last_logits(
-    model: CausalModel[Any, Any], tokens: Tokens, count: int, cache: CausalCache
+    model: CausalModel[Any, Any], tokens: Tokens, count: int, cache: CausalCache, rows: Tokens | None = None
 ) -> tuple[Numbers, CausalCache]:
-    """The logits [batch, 1, vocabulary] after the first `count` of these tokens, and the cache with these."""
+    """The logits [batch, 1, vocabulary] after the first `count` of these tokens, and the cache with these.
+
+    With `rows`, there is a text for each of these rows, and in the new cache.
+    """
     x, cache = _extended(model, tokens, count, cache)
     last = arange(1, device=tokens.device) + count - 1
-    return model.logits(x.take(last, 1)), cache
+    logits = model.logits(x.take(last, 1))
+    return (logits, cache) if rows is None else (logits.take(rows, 0), reordered(cache, rows))
 
 
 def _prefill(
@@ -360,58 +352,48 @@ def _prefill(
     tokens: Tokens,
     count: int,
     cache: CausalCache,
-    rule: Sampling | Rule,
-) -> tuple[Tokens | Drawn, CausalCache]:
+    rule: Rule,
+    rows: Tokens | None = None,
+) -> tuple[Drawn, CausalCache]:
     """What follows the first `count` tokens, and the cache with these; the other tokens are padding."""
-    logits, cache = last_logits(model, tokens, count, cache)
+    logits, cache = last_logits(model, tokens, count, cache, rows)
     return _choose(logits, rule), cache
-
-
-def _share(
-    model: CausalModel[Any, Any],
-    tokens: Tokens,
-    count: int,
-    cache: CausalCache,
-    rule: Sampling | Rule,
-    rows: Tokens,
-) -> tuple[Tokens | Drawn, CausalCache]:
-    """As `_prefill`, but there is a text for each of these rows, and in the new cache."""
-    logits, cache = last_logits(model, tokens, count, cache)
-    return _choose(logits.take(rows, 0), rule), reordered(cache, rows)
 
 
 def _decode(
     model: CausalModel[Any, Any],
     token: Tokens,
     cache: CausalCache,
-    rule: Sampling | Rule,
-) -> tuple[Tokens | Drawn, CausalCache]:
+    rule: Rule,
+) -> tuple[Drawn, CausalCache]:
     """What follows the cached tokens and `token` [batch, 1], and the extended cache."""
     logits, cache = model(token, cache=cache)
     return _choose(logits, rule), cache
 
 
-def _choose(logits: Tensor, rule: Sampling | Rule) -> Tokens | Drawn:
+def _choose(logits: Tensor, rule: Rule) -> Drawn:
     """The next tokens, by their logits [batch, 1, vocabulary]."""
-    if isinstance(rule, Sampling):
-        return sample(logits, rule)
     processing, history = rule.processing, rule.history
     changed = logits if processing is None else process(logits[:, 0], processing, history)[:, None]
     if rule.mask is not None:
         changed = changed + rule.mask[:, None]
     token = sample(changed, rule.sampling, rule.cuts, rule.units)
     history = None if history is None else history.add(token)
-    if not rule.logprobs:
-        return Drawn(token, None, history)
+    logprob, alternatives = rated(logits[:, 0], token, rule) if rule.logprobs else (None, None)
+    return Drawn(token, logprob, history, alternatives)
+
+
+def rated(logits: Tensor, token: Tokens, rule: Rule) -> tuple[Numbers, tuple[Tokens, Numbers] | None]:
+    """The log-probability of tokens [batch, 1] by logits [batch, vocabulary], and alternatives, with `rule.ranks`."""
     every = logits.log_softmax(-1)
     alternatives = None
     if rule.ranks is not None:
-        values, tokens = every[:, 0].topk(rule.ranks.shape[0])
+        values, tokens = every.topk(rule.ranks.shape[0])
         alternatives = tokens, values
-    return Drawn(token, every.take_along_axis(token[..., None])[..., 0], history, alternatives)
+    return every.take_along_axis(token), alternatives
 
 
 _compiled_extend = compiled(_extend, donate=("cache",))
 _compiled_prefill = compiled(_prefill, donate=("cache",))
-_compiled_share = compiled(_share)  # the new cache has another size
+_compiled_share = compiled(_prefill)  # the new cache has another size
 _compiled_decode = compiled(_decode, donate=("cache",))

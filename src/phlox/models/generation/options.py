@@ -77,39 +77,12 @@ class GenerationOptions(TypedDict, total=False):
 
 
 DEFAULTS: dict[str, Any] = {
-    "temperature": 1.0,
-    "top_k": None,
-    "top_p": None,
-    "min_p": None,
-    "typical_p": None,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "logit_bias": None,
-    "banned": None,
-    "no_repeat_ngram": None,
-    "processors": (),
-    "seeds": None,
-    "samples": 1,
-    "beams": 1,
-    "length_penalty": 1.0,
-    "early_stopping": False,
-    "n_best": 1,
-    "stop": None,
-    "stop_text": None,
-    "tokenizer": None,
-    "min_new_tokens": 0,
-    "prefill_chunk": None,
-    "prefix_cache": None,
-    "cache": "auto",
-    "draft": None,
-    "draft_tokens": 4,
-    "grammar": None,
-    "logprobs": False,
-    "details": False,
-    "compile": "auto",
-}
-"""The options that are not given."""
+    **dict.fromkeys(GenerationOptions.__annotations__),
+    "temperature": 1.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "processors": (),
+    "samples": 1, "beams": 1, "length_penalty": 1.0, "early_stopping": False, "n_best": 1, "min_new_tokens": 0,
+    "cache": "auto", "draft_tokens": 4, "logprobs": False, "details": False, "compile": "auto",
+}  # fmt: skip
+"""The options that are not given; None where nothing else is said."""
 
 PROCESSING = (
     "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "banned", "no_repeat_ngram",
@@ -174,14 +147,13 @@ def generation_of(
     if beams is not None:  # enough continuations, so that one for each beam does not end
         alternatives = max(2, 1 + len(stops)) * beams.size
     ranks = arange(alternatives, device=device) if alternatives else None
-    rule = Rule(sampling, cuts, processing, None, None, logprobs, ranks)
-    is_plain = rule[1:] == (None, None, None, None, False, None, None) and not ends.masks
+    rule = Rule(sampling, cuts, processing, logprobs, ranks=ranks)
     return Generation(
         model,
         batch,
         stops,
         most,
-        sampling if is_plain and (streams is None or sampling.temperature is None) else rule,
+        rule,
         streams,
         options["compile"],
         ends,

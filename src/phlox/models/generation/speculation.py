@@ -25,10 +25,11 @@ from phlox.models.generation.decoding import (
     last_logits,
     new_cache,
     prepared,
+    rated,
 )
 from phlox.models.generation.processing import Processing, process
 from phlox.models.generation.prompts import Batch, Tokens
-from phlox.models.generation.sampling import Sampling, filtered
+from phlox.models.generation.sampling import filtered
 from phlox.random import stream as random_stream
 from phlox.random import uniform
 from phlox.tensor import Tensor, tensor
@@ -63,11 +64,11 @@ def speculative_draws(generation: Generation, speculation: Speculation) -> Itera
     generation = prepared(generation)
     batch, most, ends, device = generation.batch, generation.most, generation.ends, generation.batch.tokens.device
     rule = generation.rule
-    rule = Rule(rule, None, None, None, None, logprobs=False) if isinstance(rule, Sampling) else rule
     chooser = _Chooser(generation, rule)
     verify = _compiled_verify if generation.compile else _verify
     text: list[int] = batch.tokens[0].tolist()
-    drafter = _drafter(generation, speculation)
+    draft = speculation.draft
+    drafter = _TextDrafter() if draft is None else _ModelDrafter(generation, draft)
     cache, seen = _known(generation, functions_of(generation), text[:-1], len(text) + most)
     end = len(text) + most
     while len(text) < end:
@@ -106,7 +107,8 @@ class _Chooser:
 
     def __init__(self, generation: Generation, rule: Rule) -> None:
         self._rule, self._streams = rule, generation.streams
-        self._history = history_of_rule(generation._replace(batch=_on_host(generation.batch), compile=False))
+        batch = Batch(generation.batch.tokens.to_device("numpy"), generation.batch.starts)
+        self._history = history_of_rule(generation._replace(batch=batch, compile=False))
         processing = rule.processing
         if processing is not None:
             parts: list[Any] = [x.to_device("numpy") if isinstance(x, Tensor) else x for x in processing]
@@ -134,13 +136,7 @@ class _Chooser:
                 token = _accept_or_replace(target, proposal, None if drafts is None else drafts[number : number + 1])
         drawn = tensor([[token]], device="numpy")
         self._history = None if self._history is None else self._history.add(drawn)
-        logprob = alternatives = None
-        if self._rule.logprobs:
-            every = logits.log_softmax(-1)
-            logprob = every[:, token : token + 1]
-            if self._rule.ranks is not None:
-                values, tokens = every.topk(self._rule.ranks.shape[0])
-                alternatives = tokens, values
+        logprob, alternatives = rated(logits, drawn, self._rule) if self._rule.logprobs else (None, None)
         return Drawn(drawn, logprob, None, alternatives), token == proposal
 
 
@@ -190,9 +186,7 @@ class _ModelDrafter:
     """Proposes what another model draws."""
 
     def __init__(self, generation: Generation, model: CausalModel[Any, Any]) -> None:
-        self._model, self._sampling, self._streams = model, generation.rule, generation.streams
-        if isinstance(self._sampling, Rule):
-            self._sampling = self._sampling.sampling
+        self._model, self._sampling, self._streams = model, generation.rule.sampling, generation.streams
         self._device = model.tokens.weight.device
         batch = Batch(generation.batch.tokens.to_device(self._device), None)
         self._generation = generation._replace(model=model, batch=batch, prefixes=None)
@@ -203,7 +197,7 @@ class _ModelDrafter:
 
     def propose(self, text: list[int], count: int) -> _Proposals:
         if self._cache is None:
-            end = generation_end(self._generation)
+            end = self._generation.batch.tokens.shape[1] + self._generation.most
             self._cache, _ = _known(self._generation, functions_of(self._generation), text[:-1], end)
             self._text = text[:-1]
         # The last proposals may have been replaced.
@@ -230,26 +224,12 @@ class _ModelDrafter:
 
     def _choose(self, logits: Numbers) -> tuple[int, Probabilities]:
         sampling = self._sampling
-        assert isinstance(sampling, Sampling)
         if sampling.temperature is None:
             token = int(logits.argmax(-1).item())
             return token, np.eye(1, logits.shape[-1], token)[0]
         with nullcontext() if self._streams is None else random_stream(self._streams[0]):
             distribution = _probabilities(filtered(logits, sampling, None, sampling.temperature))
             return _draw(distribution), distribution
-
-
-def generation_end(generation: Generation) -> int:
-    """The largest number of tokens of a text, with its prompt."""
-    return generation.batch.tokens.shape[1] + generation.most
-
-
-def _drafter(generation: Generation, speculation: Speculation) -> _TextDrafter | _ModelDrafter:
-    return _TextDrafter() if speculation.draft is None else _ModelDrafter(generation, speculation.draft)
-
-
-def _on_host(batch: Batch) -> Batch:
-    return Batch(batch.tokens.to_device("numpy"), batch.starts)
 
 
 def _known(generation: Generation, functions: Functions, text: list[int], end: int) -> tuple[CausalCache, int]:
