@@ -185,17 +185,9 @@ class DecoderConfig(CausalConfig):
             wrong = [layer for layer in layers if not 0 <= layer < self.n_layers]
             if wrong:
                 raise ValueError(f"{name} names layer {wrong[0]}, and there are {self.n_layers}")
-<<<<<<< HEAD
-        check_counts(window=self.window)
-        check_rates(
-            dropout=self.dropout, embedding_dropout=self.embedding_dropout, attention_dropout=self.attention_dropout
-        )
-        check_positive(epsilon=self.epsilon, init_std=self.init_std, rotary_base=self.rotary_base)
         for name, cap in (("attention_cap", self.attention_cap), ("logits_cap", self.logits_cap)):
             if cap is not None and not cap > 0.0:
                 raise ValueError(f"{name} must be positive, or None for no cap, got {cap}")
-=======
->>>>>>> main
 
     @property
     def head_width(self) -> int:

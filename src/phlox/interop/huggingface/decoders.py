@@ -219,14 +219,11 @@ class Olmo2(DecoderFamily):
     norms = (*_AFTER, *QUERY_NORMS)
 
 
-<<<<<<< HEAD
 def nullable_number(settings: Settings, key: str, default: Any) -> Any:
     """A number, or null, which is not the default."""
     return settings.number(key, None if key in settings.data else default)
 
 
-=======
->>>>>>> main
 class Gemma(DecoderFamily):
     """Embeddings are scaled by the root of their width; normalizations multiply by 1 + gamma."""
 
@@ -295,7 +292,7 @@ class Gemma3(Gemma2):
     model_type = "gemma3_text"
     architectures = ("Gemma3ForCausalLM", "Gemma3TextModel")
     entries = (
-        *[entry for entry in Gemma2.entries if not entry.theirs.endswith("softcapping")],
+        *without(Gemma2.entries, "attention_cap", "logits_cap"),
         Entry("final_logit_softcapping", "logits_cap", Settings.number, None),
     )
     unsupported = (*Gemma2.unsupported, ("attn_logit_softcapping", None, "attention scores have no cap"))

@@ -171,7 +171,7 @@ class Qwen2Moe(_QwenMoe, Qwen2):
     entries = (*SIZES, RMS, SILU, PADDING, BIAS._replace(theirs="qkv_bias", default=True))
     constants: ClassVar = {"out_bias": False}
     experts = (
-        *[entry if entry.ours != "top_k" else entry._replace(default=4) for entry in _QwenMoe.experts],
+        *with_defaults(_QwenMoe.experts, num_experts_per_tok=4),
         Entry("shared_expert_intermediate_size", "d_shared", Settings.whole, 5632),
     )
     expert_constants: ClassVar = {"shared_scale": True}
@@ -424,18 +424,12 @@ class DeepseekV3(DeepseekV2):
         ("topk_method", "noaux_tc", "routers would choose in another way"),
     )
     experts = (
-<<<<<<< HEAD
-        *[entry if entry.ours != "scale" else entry._replace(default=2.5) for entry in _EXPERTS_OF_DEEPSEEK],
-        RENORMALIZED._replace(default=True),
-    )
-=======
-        *_EXPERTS_OF_DEEPSEEK,
+        *with_defaults(_EXPERTS_OF_DEEPSEEK, routed_scaling_factor=2.5),
         RENORMALIZED._replace(default=True),
         Entry("n_group", "n_groups", Settings.whole, 8),
         Entry("topk_group", "top_groups", Settings.whole, 4),
     )
     method = "noaux_tc"
->>>>>>> main
     expert_constants: ClassVar = {"scores": "sigmoid", "group_score": "two_best", "correction": True}
     shared = 1
     dense = 3
