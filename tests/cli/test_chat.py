@@ -14,7 +14,7 @@ import pytest
 import phlox as px
 from phlox.cli import chat, main
 from phlox.interop import huggingface
-from phlox.models import LanguageModel, LlamaConfig
+from phlox.models import BertConfig, LanguageModel, LlamaConfig
 from phlox.text import BytePairTokenizer
 
 TEMPLATE = (
@@ -131,3 +131,7 @@ def test_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     huggingface.save(config.init("numpy"), tmp_path)
     assert main(["chat", str(tmp_path)]) == 2
     assert "has no tokenizer, and a chat needs one" in capsys.readouterr().err
+    encoder = BertConfig(vocabulary=270, context=8, n_layers=1, d_model=8, n_heads=2)
+    LanguageModel(encoder.init("numpy"), BytePairTokenizer()).save(tmp_path)
+    assert main(["chat", str(tmp_path)]) == 2
+    assert "the model is Bert, which does not generate text" in capsys.readouterr().err

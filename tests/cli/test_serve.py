@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -107,6 +108,9 @@ def test_what_cannot_be_served(folder: Path, tmp_path: Path, capsys: pytest.Capt
     ):
         assert main(["serve", *map(str, arguments)]) == 2
         assert message in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        assert main(["serve", str(folder), "--port", str(used.getsockname()[1])]) == 2
+        assert "cannot listen at 127.0.0.1" in capsys.readouterr().err
     for wrong, message in ((["--port", "70000"], "not a port"), (["--slots", "0"], "not an integer of 1 or more")):
         with pytest.raises(SystemExit, match="2"):
             main(["serve", str(folder), *wrong])

@@ -29,12 +29,17 @@ def test_from_a_text_to_a_chat(tmp_path: Path) -> None:
 def test_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "text.txt"
     text.write_text("hello")
+    (tmp_path / "empty.txt").write_text(" \n")
+    (tmp_path / "binary").write_bytes(b"text\0" * 9)
     out = ["--out", str(tmp_path / "run")]
     for arguments, sentence in (
         ([str(text), *out], "the text is too short: 5 bytes"),
         ([str(text), *out, "--size", "huge"], "size must be tiny, small, medium, or a number of parameters"),
         ([str(text), *out, "--minutes", "0"], "--minutes must be more than 0"),
         ([str(tmp_path / "none.txt"), *out], "there is no such file"),
+        ([str(tmp_path), *out], "is a folder; give text files"),
+        ([str(tmp_path / "empty.txt"), *out], "is empty; give a file with text"),
+        ([str(tmp_path / "binary"), *out], "is not a text; give a text file"),
     ):
         assert main(["train-lm", *arguments]) == 2
         assert sentence in capsys.readouterr().err

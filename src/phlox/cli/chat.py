@@ -52,7 +52,10 @@ def run(options: argparse.Namespace) -> int:
 
     model = load(options.model, device=as_device(options.device))
     if model.tokenizer is None:
-        raise DataError(f"{options.model}: has no tokenizer, and a chat needs one: tokenizer.json")
+        raise DataError(f"{options.model}: has no tokenizer, and a chat needs one; add tokenizer.json")
+    if not hasattr(model.model, "generate"):
+        kind = type(model.model).__name__
+        raise DataError(f"{options.model}: the model is {kind}, which does not generate text; give a language model")
     if options.seed is not None:
         random.seed(options.seed)
     conversation = Conversation(model, options)

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.minutes is not None and not 0.0 < options.minutes < float("inf"):
         raise RunError(f"--minutes must be more than 0, got {options.minutes}")
-    text = b"\n".join([Path(path).read_bytes() for path in options.text])
+    text = b"\n".join([_read(Path(path)) for path in options.text])
     device = as_device(options.device)
     recipe = _recipe(options)
     try:
@@ -78,6 +78,17 @@ def run(options: argparse.Namespace) -> int:
         f'In Python: phlox.models.load("{path}").generate("The ", temperature=0.8)'
     )
     return DONE
+
+
+def _read(path: Path) -> bytes:
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder; give text files, such as {path}/*.txt")
+    content = path.read_bytes()
+    if not content.strip():
+        raise DataError(f"{path}: is empty; give a file with text")
+    if b"\0" in content:
+        raise DataError(f"{path}: has zero bytes, so it is not a text; give a text file, in UTF-8")
+    return content
 
 
 def _recipe(options: argparse.Namespace) -> LanguageRecipe:

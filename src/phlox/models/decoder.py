@@ -72,6 +72,8 @@ class ExpertsConfig(Config):
 
     def validate(self) -> None:
         check_counts(n_experts=self.n_experts, top_k=self.top_k, d_hidden=self.d_hidden, d_shared=self.d_shared)
+        if self.group_score == "two_best" and self.n_experts < 2 * self.n_groups:
+            raise ValueError(f"{self.n_groups} groups need two experts each, and there are {self.n_experts} experts")
 
 
 class DecoderConfig(CausalConfig):
@@ -183,6 +185,9 @@ class DecoderConfig(CausalConfig):
             wrong = [layer for layer in layers if not 0 <= layer < self.n_layers]
             if wrong:
                 raise ValueError(f"{name} names layer {wrong[0]}, and there are {self.n_layers}")
+        for name, cap in (("attention_cap", self.attention_cap), ("logits_cap", self.logits_cap)):
+            if cap is not None and not cap > 0.0:
+                raise ValueError(f"{name} must be positive, or None for no cap, got {cap}")
 
     @property
     def head_width(self) -> int:

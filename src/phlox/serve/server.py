@@ -7,7 +7,9 @@ import base64
 import hmac
 import json
 import logging
+import os
 import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -149,7 +151,14 @@ class Server:
             self.app, host=options.host, port=options.port, log_level="warning", access_log=False, server_header=False,
             timeout_graceful_shutdown=None,
         )  # fmt: skip
-        sock = config.bind_socket()
+        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+        try:
+            sock = socket.create_server((options.host, options.port), family=family)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise ConfigError(
+                f"the server cannot listen at {options.host}, port {options.port} ({reason}); give another port or host"
+            ) from None
         host = f"[{options.host}]" if ":" in options.host else options.host
         address = f"http://{host}:{sock.getsockname()[1]}"
 

@@ -123,7 +123,37 @@ def test_what_a_family_does_not_have_is_refused(tmp_path: Path) -> None:
         (both_ways, ("use_bidirectional_attention", "see all others")),
         (linear, ("linear_attention",)),
         ({"model_type": "qwen3", "num_experts": 8}, ("num_experts", "not known")),
+        ({"model_type": "mistral", "layer_types": 3}, ("impossible value", "int")),
+        ({"model_type": "qwen2", "num_attention_heads": 0}, ("impossible value", "zero")),
+        ({"model_type": "gemma2", "attn_logit_softcapping": 0.0}, ("attention_cap", "positive")),
+        ({"model_type": "gemma3_text", "attn_logit_softcapping": 50.0}, ("attn_logit_softcapping", "no cap")),
+        ({"model_type": "deepseek_v3", "n_routed_experts": 8}, ("8 groups", "two experts")),
     ):
         with pytest.raises(ConfigError) as caught:
             huggingface.config_from(data)
         assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "field", "value"),
+    [
+        ({"model_type": "smollm3"}, "rotary_base", 2e6),
+        ({"model_type": "gemma3_text"}, "rotary_base", 1e6),
+        ({"model_type": "gemma3_text"}, "local_rotary_base", 1e4),
+        ({"model_type": "gemma2"}, "attention_cap", 50.0),
+        ({"model_type": "gemma2"}, "logits_cap", 30.0),
+        ({"model_type": "gemma2", "attn_logit_softcapping": None}, "attention_cap", None),
+        ({"model_type": "qwen2_moe"}, "experts.top_k", 4),
+        ({"model_type": "qwen3_moe"}, "experts.top_k", 8),
+        ({"model_type": "deepseek_v3", "n_routed_experts": 256, "num_key_value_heads": 32}, "experts.scale", 2.5),
+        ({"model_type": "electra"}, "n_heads", 4),
+        ({"model_type": "t5", "scale_decoder_outputs": None}, "logits_scale", 1.0),
+    ],
+)
+def test_what_a_file_leaves_out_or_sets_to_null_is_what_transformers_has(
+    data: dict[str, Any], field: str, value: Any
+) -> None:
+    config: Any = huggingface.config_from(data)
+    for name in field.split("."):
+        config = getattr(config, name)
+    assert config == value

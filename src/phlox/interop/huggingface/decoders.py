@@ -193,6 +193,7 @@ class SmolLM3(Qwen2):
     architectures = ("SmolLM3ForCausalLM", "SmolLM3Model")
     entries = (*SIZES, RMS, SILU, BIAS, HIDDEN_BIAS, PADDING)
     constants: ClassVar = {}
+    default_base = 2e6
     written = ("unrotated_layers",)
 
     def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
@@ -216,6 +217,11 @@ class Olmo2(DecoderFamily):
     entries = with_defaults((*SIZES, RMS, SILU, BIAS, PADDING), rms_norm_eps=1e-5)
     constants: ClassVar = {"norm_place": "after", "query_norm": "all"}
     norms = (*_AFTER, *QUERY_NORMS)
+
+
+def nullable_number(settings: Settings, key: str, default: Any) -> Any:
+    """A number, or null, which is not the default."""
+    return settings.number(key, None if key in settings.data else default)
 
 
 class Gemma(DecoderFamily):
@@ -253,8 +259,8 @@ class Gemma2(Gemma):
     entries = (
         *without(Gemma.entries, "activation"),
         Entry("hidden_activation", "activation", Settings.activation, "gelu_pytorch_tanh"),
-        Entry("attn_logit_softcapping", "attention_cap", Settings.number, None),
-        Entry("final_logit_softcapping", "logits_cap", Settings.number, None),
+        Entry("attn_logit_softcapping", "attention_cap", nullable_number, 50.0),
+        Entry("final_logit_softcapping", "logits_cap", nullable_number, 30.0),
     )
     constants: ClassVar = {"norm_offset": 1.0, "norm_place": "both"}
     written = ("embedding_scale", "attention_scale")
@@ -285,10 +291,20 @@ class Gemma3(Gemma2):
 
     model_type = "gemma3_text"
     architectures = ("Gemma3ForCausalLM", "Gemma3TextModel")
+    entries = (
+        *without(Gemma2.entries, "attention_cap", "logits_cap"),
+        Entry("final_logit_softcapping", "logits_cap", Settings.number, None),
+    )
+    unsupported = (*Gemma2.unsupported, ("attn_logit_softcapping", None, "attention scores have no cap"))
+    default_base = 1e6
     constants: ClassVar = {"norm_offset": 1.0, "norm_place": "both", "query_norm": "heads"}
     written = (*Gemma2.written, "local_rotary_base")
     norms = (*_BOTH, *QUERY_NORMS)
     period = 6
+
+    def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
+        """See `CausalFamily.further_fields`."""
+        return {"local_rotary_base": 10000.0, **super().further_fields(settings, fields)}
 
 
 class Phi3(DecoderFamily):

@@ -8,7 +8,17 @@ from typing import Any, ClassVar, cast
 from phlox.config import Config
 from phlox.errors import ConfigError
 from phlox.interop.adapter import Adapter, Rule, rename, split
-from phlox.interop.huggingface.family import Entry, Family, Names, classes_in, dense, labels_of, norm, rules_of
+from phlox.interop.huggingface.family import (
+    Entry,
+    Family,
+    Names,
+    classes_in,
+    dense,
+    labels_of,
+    norm,
+    rules_of,
+    with_defaults,
+)
 from phlox.interop.huggingface.rotary import GLOBAL, LOCAL
 from phlox.interop.huggingface.settings import Settings
 from phlox.models import EncoderClassifierConfig, EncoderConfig, EncoderMaskedLmConfig
@@ -268,7 +278,7 @@ class Electra(EncoderFamily):
     architectures = kinds_of("Electra")
     prefix = "electra"
     entries = (
-        *SIZES,
+        *with_defaults(SIZES, num_attention_heads=4),
         Entry("embedding_size", "d_embedding", Settings.whole, 128, saved="embedding_width"),
         SEGMENTS,
         PADDING,

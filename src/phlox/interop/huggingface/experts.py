@@ -148,7 +148,7 @@ class _QwenMoe(SparseFamily):
     """Experts in every so many layers, but for some."""
 
     other_names: ClassVar = {"num_local_experts": "num_experts"}
-    experts = (Entry("num_experts", "n_experts", Settings.whole, 128), TOP_K, WIDTH, RENORMALIZED)
+    experts = (Entry("num_experts", "n_experts", Settings.whole, 128), TOP_K._replace(default=8), WIDTH, RENORMALIZED)
     expert_written = ("layers",)
     linears = (*ATTENTION, *GATED, ("mlp.gate", "experts.router"))
 
@@ -171,7 +171,7 @@ class Qwen2Moe(_QwenMoe, Qwen2):
     entries = (*SIZES, RMS, SILU, PADDING, BIAS._replace(theirs="qkv_bias", default=True))
     constants: ClassVar = {"out_bias": False}
     experts = (
-        *_QwenMoe.experts,
+        *with_defaults(_QwenMoe.experts, num_experts_per_tok=4),
         Entry("shared_expert_intermediate_size", "d_shared", Settings.whole, 5632),
     )
     expert_constants: ClassVar = {"shared_scale": True}
@@ -424,7 +424,7 @@ class DeepseekV3(DeepseekV2):
         ("topk_method", "noaux_tc", "routers would choose in another way"),
     )
     experts = (
-        *_EXPERTS_OF_DEEPSEEK,
+        *with_defaults(_EXPERTS_OF_DEEPSEEK, routed_scaling_factor=2.5),
         RENORMALIZED._replace(default=True),
         Entry("n_group", "n_groups", Settings.whole, 8),
         Entry("topk_group", "top_groups", Settings.whole, 4),

@@ -200,6 +200,8 @@ def family_and_config(settings: Settings) -> tuple[Family, Any]:
         if str(error).startswith(settings.location):
             raise
         raise ConfigError(f"{settings.location}: {error}") from error
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:  # such as a list that is a number
+        raise ConfigError(f"{settings.location}: a setting has an impossible value ({error})") from error
 
 
 def family_of(config: Any, name: str) -> Family:

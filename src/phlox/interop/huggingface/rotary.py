@@ -49,8 +49,8 @@ def rotary_fields(
 
 def _scaling(table: Settings, settings: Settings, context: int) -> RotaryScaling | None:
     kind = table.text("rope_type", table.text("type", "default"))
-    known = settings.whole("original_max_position_embeddings", None)
-    former = table.whole("original_max_position_embeddings", None) or known or context
+    in_table = table.whole("original_max_position_embeddings", None)
+    former = settings.whole("original_max_position_embeddings", None) or in_table or context  # as in `transformers`
     if kind == "default":
         return None
     if kind == "linear":

@@ -78,7 +78,9 @@ class Settings:
             raise ConfigError(f"{self.location}: {key} is beyond the range of a float") from None
 
     def flag(self, key: str, default: Any = _REQUIRED) -> Any:
-        """True or false."""
+        """True or false; null is false, where there is a default, as in `transformers`."""
+        if default is True and key in self.data and self.data[key] is None:
+            default = False
         return self._typed(key, default, (bool,), "true or false")
 
     def text(self, key: str, default: Any = _REQUIRED) -> Any:
