@@ -349,6 +349,8 @@ def test_every_layer_is_in_the_table() -> None:
     assert {*TRACED, *SPLIT} <= {row.name for row in rows}
     made = [row.make(NumPy().device()) for row in rows]
     tested = {type(one) for one in made} | {nn.CtcLoss, nn.Sequential, nn.Activation}
+    # tests/nn/test_mixture_of_experts.py trains them on several devices.
+    tested |= {nn.MixtureOfExperts, nn.Router, nn.ExpertLinear, nn.LatentAttention}
     everything = {value for name in nn.__all__ if isinstance(value := getattr(nn, name), type)}
     assert {one for one in everything if issubclass(one, px.Module)} <= tested
 

@@ -464,6 +464,7 @@ def test_every_parameter_of_every_layer_is_in_one_rule() -> None:
 def test_no_layer_is_forgotten() -> None:
     tested = {type(part) for case in CASES for part in _parts(case.ours())} | {nn.Embedding, nn.MultiHeadAttention}
     tested |= {nn.LstmCell, nn.GruCell, nn.RnnCell}  # test_pytorch_recurrent.py
+    tested |= {nn.Router, nn.ExpertLinear, nn.LatentAttention}  # PyTorch has none
     with_params = {
         cls
         for cls in (getattr(nn, name) for name in nn.__all__)

@@ -37,7 +37,7 @@ class StopText:
     ...         return ""
     >>> text = StopText(Letters(), ["end"])
     >>> [text.add(ord(letter)) for letter in "been end"], text.is_complete
-    (['b', '', '', 'een', ' ', '', '', ''], True)
+    (['b', '', 'e', '', 'en ', '', '', ''], True)
     """
 
     def __init__(self, decoder: IncrementalDecoder, strings: Sequence[str] = ()) -> None:

@@ -154,6 +154,10 @@ def _poisson(x: Any, t: Any, log_input: bool = True, full: bool = False) -> Any:
         return y + np.where(t > 1, t * np.log(t) - t + 0.5 * np.log(2 * np.pi * t), 0.0) if full else y
 
 
+def _contrastive(x: Any) -> Any:
+    return 0.5 * (sp.logsumexp(x, 1) + sp.logsumexp(x, 0)) - np.diag(x)
+
+
 def _gaussian(x: Any, t: Any, v: Any, full: bool = False) -> Any:
     v = np.maximum(v, 1e-6)
     return 0.5 * (np.log(v) + (x - t) ** 2 / v) + (0.5 * np.log(2 * np.pi) if full else 0.0)
@@ -183,6 +187,8 @@ NUMBERS = [
     *_losses("kl_div", lambda x, y: np.exp(y) * (y - x), log_target=True),
     Row("kl_div of zeros", lambda x, y: f.kl_div(x, y), lambda x, y: _kl(x, y).mean(), ((normal(3, 4), np.maximum(other(3, 4), 0.0)),),
         ((exact([-INF, -1.0]), exact([0.0, 1.0])),), constant=(1,)),
+    *_losses("contrastive_loss", _contrastive, ((normal(5, 5),), (normal(1, 1),))),
+    *_losses("sigmoid_contrastive_loss", lambda x: np.logaddexp(0.0, np.where(np.eye(len(x)) > 0, -x, x)).sum(1), ((normal(5, 5),),)),
     *_losses("poisson_nll_loss", _poisson, ((normal(3, 4), positive(3, 4)),)),
     *_losses("poisson_nll_loss", lambda x, y: _poisson(x, y, full=True), ((normal(3, 4), positive(3, 4)),), full=True),
     *_losses("poisson_nll_loss", lambda x, y: _poisson(x, y, log_input=False), ((positive(3, 4), positive(3, 4)),), log_input=False),
