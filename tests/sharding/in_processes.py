@@ -60,7 +60,9 @@ def gpt(mesh: Any, layout: Any, engine: Any, optimizer: Any, *, compiles: bool =
             rows = mesh.batch(batch[part * mine :][:mine])
             model, loss = step(model, optimizer, rows[:, :-1], rows[:, 1:])
             losses.append(px.distributed.mean(loss).item())
-    weight = px.distributed.gather(model.blocks[0].up.weight.val().detach()).to_full_precision().numpy()
+    up = model.blocks[0].up
+    assert up is not None
+    weight = px.distributed.gather(up.weight.val().detach()).to_full_precision().numpy()
     return [*losses, float(np.square(weight, dtype=np.float64).sum())]
 
 
