@@ -148,7 +148,7 @@ class Server:
             ) from None
         options = self.options
         config = uvicorn.Config(
-            self.app, host=options.host, port=options.port, log_level="warning", access_log=False, server_header=False,
+            self.app, host=options.host, port=options.port, access_log=False, server_header=False, log_config=None,
             timeout_graceful_shutdown=None,
         )  # fmt: skip
         family = socket.AF_INET6 if ":" in options.host else socket.AF_INET

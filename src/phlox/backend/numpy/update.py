@@ -86,7 +86,7 @@ class Update(Backend):
     def write_from(self, x: Array, values: Array, start: Array, axis: int, donated: bool) -> Array:
         out = x if donated else x.copy()
         if start.ndim:
-            columns: Array = start[:, None] + np.arange(values.shape[axis])
+            columns: Any = start[:, None] + np.arange(values.shape[axis])
             row, column = np.nonzero(columns < x.shape[axis])
             np.moveaxis(out, axis, 1)[row, columns[row, column]] = np.moveaxis(values, axis, 1)[row, column]
             return out
