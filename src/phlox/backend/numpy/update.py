@@ -87,7 +87,8 @@ class Update(Backend):
         out = x if donated else x.copy()
         if start.ndim:
             columns: Any = start[:, None] + np.arange(values.shape[axis])
-            row, column = np.nonzero(columns < x.shape[axis])
+            is_inside: Any = columns < x.shape[axis]
+            row, column = is_inside.nonzero()
             np.moveaxis(out, axis, 1)[row, columns[row, column]] = np.moveaxis(values, axis, 1)[row, column]
             return out
         first = int(start)
