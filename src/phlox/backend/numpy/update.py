@@ -6,7 +6,7 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -86,9 +86,8 @@ class Update(Backend):
     def write_from(self, x: Array, values: Array, start: Array, axis: int, donated: bool) -> Array:
         out = x if donated else x.copy()
         if start.ndim:
-            columns: Any = start[:, None] + np.arange(values.shape[axis])
-            is_inside: Any = columns < x.shape[axis]
-            row, column = is_inside.nonzero()
+            columns = cast("Any", start[:, None] + np.arange(values.shape[axis]))
+            row, column = np.nonzero(columns < x.shape[axis])
             np.moveaxis(out, axis, 1)[row, columns[row, column]] = np.moveaxis(values, axis, 1)[row, column]
             return out
         first = int(start)
