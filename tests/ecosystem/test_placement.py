@@ -159,6 +159,8 @@ def table() -> list[Row]:
             np.take(np.asarray(x), np.arange(BATCH) % np.shape(x)[axis], axis)
             for x, axis in zip(inputs, axes, strict=True)
         ]
+        if "Contrastive" in name:  # of pairs of the batch
+            fitted = [x[:, :BATCH] for x in fitted]
         arrays = tuple(x.astype(np.int32 if x.dtype.kind == "i" else np.float32) for x in fitted)
         loss = getattr(nn, f"{name}Config")(**options, reduction="none" if number % 2 else "mean").init()
         start = partial(of_logits, loss) if of_sequences else loss

@@ -24,7 +24,25 @@ class Browser:
     """One page. `errors` has what its scripts and the browser complained of."""
 
     def __init__(self, profile: Path) -> None:
+        self._events: list[dict[str, Any]] = []
+        self.errors: list[str] = []
+        trials = 3  # on a busy machine it may end before it has begun
+        while True:
+            self._start(profile / str(trials))
+            try:
+                target = self.call("Target.createTarget", url="about:blank")["targetId"]
+                break
+            except (AssertionError, OSError):
+                self.close()
+                if (trials := trials - 1) == 0:
+                    raise
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def _start(self, profile: Path) -> None:
         assert PROGRAM is not None
+        self._buffer, self._last, self._session = b"", 0, ""
         child_reads, self._out = os.pipe()
         self._in, child_writes = os.pipe()
         arguments = [
@@ -39,13 +57,6 @@ class Browser:
         os.close(child_writes)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._in, selectors.EVENT_READ)
-        self._buffer, self._last, self._session = b"", 0, ""
-        self._events: list[dict[str, Any]] = []
-        self.errors: list[str] = []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
 
     def call(self, method: str, **arguments: Any) -> dict[str, Any]:
         self._last += 1
@@ -119,6 +130,9 @@ class Browser:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._session = ""
         with contextlib.suppress(AssertionError, OSError):
             self.call("Browser.close")

@@ -6,11 +6,14 @@ the number of pairs. The loss of a pair depends on the whole matrix, so a batch 
 
 from __future__ import annotations
 
-from phlox.backend import Float
+from typing import Any
+
+from phlox.backend import Bool, Float
 from phlox.errors import ShapeError
 from phlox.tensor.creation import arange
-from phlox.tensor.functional.classification import binary_cross_entropy_with_logits, cross_entropy
+from phlox.tensor.functional.classification import binary_cross_entropy_with_logits
 from phlox.tensor.functional.operands import Reduction, check_kind, reduce_losses
+from phlox.tensor.functions import where
 from phlox.tensor.tensor import Tensor
 
 __all__ = ["contrastive_loss", "sigmoid_contrastive_loss"]
@@ -27,9 +30,9 @@ def contrastive_loss(logits: Tensor, *, reduction: Reduction = "mean") -> Tensor
     4.0
     """
     name = "contrastive_loss"
-    labels = arange(_pairs(name, logits), device=logits.device)
-    losses = [cross_entropy(x, labels, reduction="none") for x in (logits, logits.mT)]
-    return reduce_losses(name, (losses[0] + losses[1]) * 0.5, reduction)
+    # A mask, not an index along the columns: on several devices, those of rows that are split are split themselves.
+    wanted = where(_is_pair(name, logits), logits, 0.0).sum(1)
+    return reduce_losses(name, (logits.logsumexp(1) + logits.logsumexp(0)) * 0.5 - wanted, reduction)
 
 
 def sigmoid_contrastive_loss(logits: Tensor, *, reduction: Reduction = "mean") -> Tensor:
@@ -42,13 +45,13 @@ def sigmoid_contrastive_loss(logits: Tensor, *, reduction: Reduction = "mean") -
     2.0
     """
     name = "sigmoid_contrastive_loss"
-    index = arange(_pairs(name, logits), device=logits.device)
-    is_pair = (index == index.expand_dims(-1)).float()
+    is_pair = _is_pair(name, logits).float()
     return reduce_losses(name, binary_cross_entropy_with_logits(logits, is_pair, reduction="none").sum(1), reduction)
 
 
-def _pairs(name: str, logits: Tensor) -> int:
+def _is_pair(name: str, logits: Tensor) -> Tensor[Any, Any, Bool]:
     check_kind(name, Float, logits=logits)
     if logits.ndim != 2 or logits.shape[0] != logits.shape[1]:
         raise ShapeError(f"{name}: the logits of n pairs must be a matrix [n, n], got shape {logits.shape}")
-    return logits.shape[0]
+    index = arange(logits.shape[0], device=logits.device)
+    return index == index.expand_dims(-1)
