@@ -80,10 +80,12 @@ class Catalog:
     def _index(self) -> None:
         self._names = {*self.files}
         self._steps = {line["step"] for line in self.checkpoints}
-        self._best_names = [name for name in self.files if BestName.fits(name)]
+        self._best_names = {name for name in self.files if BestName.fits(name)}
 
     def announce(self, name: str) -> None:
         """List a file before it is written."""
+        if BestName.fits(name):
+            self._best_names.add(name)  # a name may come back
         if name in self._names:
             return
         if not self._list.append({"file": name}):
@@ -91,8 +93,6 @@ class Catalog:
             return
         self.files.append(name)
         self._names.add(name)
-        if BestName.fits(name):
-            self._best_names.append(name)
 
     def complete(self) -> None:
         """Write the whole list if there are changes that are only beside it."""
@@ -126,11 +126,11 @@ class Catalog:
         self._list_bests(lines)
         self._name_best()
         kept = {best["file"] for best in self.bests}
-        for name in [name for name in self._best_names if name not in kept]:
+        for name in sorted(self._best_names - kept):
             with contextlib.suppress(OSError):
                 _delete(self.folder, name)
             if not os.path.lexists(self.folder / name):
-                self._best_names.remove(name)
+                self._best_names.discard(name)
 
     def _name_best(self) -> None:
         """Rename the very best weights to the name without a step. New names are listed before files are renamed."""
@@ -199,7 +199,7 @@ def read_list(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         changed = _changed(catalog, changes)
-    except (KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError):
         return catalog
     return changed if _is_list(changed) else catalog
 
