@@ -14,6 +14,8 @@ from benchmarks.growth import AXES, PEER, PHLOX, Cell
 
 MORE = 0.3
 """A curve bends if its exponent is larger than the peer's by this, by the clock and by the processor."""
+_LEAST = 1e-7
+"""The least figure: a clock may not have moved."""
 COLORS = dict(zip(PHLOX, (LIGHT["faster"], LIGHT["slower"], "#8a4fb0", "#2b8a57"), strict=True))
 PEER_COLORS = {PEER[name]: COLORS[name] for name in PHLOX}
 COLUMNS = 6
@@ -43,7 +45,7 @@ def exponents(curve: Curve, until: int | None = None) -> list[float]:
     if len(sizes) < 2:
         return []
     before, last = sizes[-2:]
-    ratios = [b / a for a, b in zip(curve[before], curve[last], strict=True)]
+    ratios = [max(b, _LEAST) / max(a, _LEAST) for a, b in zip(curve[before], curve[last], strict=True)]
     return [math.log(ratio) / math.log(last / before) for ratio in ratios]
 
 
@@ -116,6 +118,10 @@ def plot(cells: Sequence[Cell], file: Path) -> None:
             panel.set_title(f"{quantity}, {UNITS[figures]}", fontsize=8.5, loc="left")
             panel.set_xlabel(axis, labelpad=1)
             panel.minorticks_off()
+            sizes = sorted({size for curve in curves.values() for size in curve})
+            panel.set_xticks(
+                sizes, [f"{size:,}" if size < 10_000 else f"{size:.0e}".replace("e+0", "e") for size in sizes]
+            )
         order = [name for name in (*COLORS, *PEER_COLORS) if name in drawn]
         figure.legend([drawn[name] for name in order], order, loc="upper right", ncols=len(order), frameon=False)
         figure.suptitle(TITLE, x=0.01, ha="left", fontsize=11, color=LIGHT["ink"])
