@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[1]
 RECORDED = ROOT / "benchmarks" / "recorded" / "growth.json"
 PHLOX = ("Phlox on NumPy", "Phlox on PyTorch, eager", "Phlox on PyTorch", "Phlox on JAX")
 PEERS = ("PyTorch", "torch.compile", "JAX and Optax")
-PEER = dict(zip(PHLOX, ("PyTorch", "PyTorch", "torch.compile", "JAX and Optax"), strict=True))
+PEER: dict[str, str] = dict(zip(PHLOX, ("PyTorch", "PyTorch", "torch.compile", "JAX and Optax"), strict=True))
 """The peer whose curve is beside that of each configuration of Phlox."""
 EAGER = ("Phlox on NumPy", "Phlox on PyTorch, eager", "PyTorch")
 UNCOMPILED = (*EAGER, "Phlox on JAX", "JAX and Optax")

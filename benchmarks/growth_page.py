@@ -16,7 +16,7 @@ MORE = 0.3
 """A curve bends if its exponent is larger than the peer's by this, by the clock and by the processor."""
 _LEAST = 1e-7
 """The least figure: a clock may not have moved."""
-COLORS = dict(zip(PHLOX, (LIGHT["faster"], LIGHT["slower"], "#8a4fb0", "#2b8a57"), strict=True))
+COLORS: dict[str, str] = dict(zip(PHLOX, (LIGHT["faster"], LIGHT["slower"], "#8a4fb0", "#2b8a57"), strict=True))
 PEER_COLORS = {PEER[name]: COLORS[name] for name in PHLOX}
 COLUMNS = 6
 TITLE = "How costs grow: Phlox (solid) beside its peers (dashed); both axes are logarithmic"
@@ -94,7 +94,7 @@ def plot(cells: Sequence[Cell], file: Path) -> None:
 
     shown = list(panels(cells))
     rows = -(-len(shown) // COLUMNS)
-    style: dict[str, Any] = {
+    style: Any = {
         "svg.fonttype": "none", "svg.hashsalt": "growth", "font.size": 8, "text.color": LIGHT["ink"],
         "axes.edgecolor": LIGHT["grid"], "axes.labelcolor": LIGHT["faint"], "xtick.color": LIGHT["faint"],
         "ytick.color": LIGHT["faint"], "axes.grid": True, "grid.color": LIGHT["grid"], "grid.linewidth": 0.5,

@@ -129,7 +129,7 @@ class Counts(Callback):
         self.calls.append(self.counter.calls)
         self.kept.append(len(self.calls))
         self.counter.calls = 0
-        sys.setprofile(self.counter._count)  # pyright: ignore[reportPrivateUsage]
+        sys.setprofile(self.counter._count)
 
 
 @pytest.mark.parametrize("keep", [pytest.param(3, marks=pytest.mark.full), None])

@@ -79,10 +79,10 @@ if size == 2: sys.exit(3)
     (contestant,) = (each for each in CONTESTANTS if each.name == NUMPY)
     axis = Axis("made up", (1, 2, 3), growth.of_rows)
     monkeypatch.setattr(growth.subprocess, "run", _hasty(growth.subprocess.run))
-    found = [growth._cell(axis, contestant, size, 20) for size in axis.sizes]  # pyright: ignore[reportPrivateUsage]
+    found = [growth._cell(axis, contestant, size, 20) for size in axis.sizes]
     assert [cell.missing for cell in found] == ["more than 200 s", "status 3: MadeUpError: that is wrong", None]
     assert all(cell.figures == {"saving": [1.0, 2.0]} for cell in found)
-    chain = growth._measured(axis, contestant, axis.sizes, quick=False)  # pyright: ignore[reportPrivateUsage]
+    chain = growth._measured(axis, contestant, axis.sizes, quick=False)
     assert len(chain) == 1  # what is larger takes longer
 
 
@@ -113,7 +113,7 @@ def test_a_quick_run_measures_ours_beside_a_peer(
 def test_each_axis(axis: Axis) -> None:
     limit = growth.QUICK_LIMIT
     for contestant, sizes in axis.chains(quick=True):
-        cell = growth._cell(axis, contestant, sizes[0], limit)  # pyright: ignore[reportPrivateUsage]
+        cell = growth._cell(axis, contestant, sizes[0], limit)
         assert cell.missing is None and len(cell.figures) >= 3
         assert all(len(figures) in (1, 2) for figures in cell.figures.values())
 

@@ -91,8 +91,8 @@ def _rows(model: Module, calls: dict[str, Calls]) -> Iterator[Row]:
         for outer in outer_paths(alias[0]):
             tied_in[outer].append(alias)
     modules = dict(named_modules(model))
-    computed = tuple([f"{path}." for path, module in modules.items() if isinstance(module, Reparameterization)])
-    modules = {path: module for path, module in modules.items() if not path.startswith(computed)}
+    computed = {path for path, module in modules.items() if isinstance(module, Reparameterization)}
+    modules = {path: module for path, module in modules.items() if computed.isdisjoint(outer_paths(path))}
     paths = modules.keys()
     for path, module in modules.items():
         begin = f"{path}." if path else ""

@@ -214,7 +214,7 @@ def test_changes_that_no_catalog_writes_are_left_out(tmp_path: Path, change: dic
     catalog = with_many(tmp_path, 50)
     catalog.complete()
     before = read_list(tmp_path)
-    assert catalog._list.append(change)  # pyright: ignore[reportPrivateUsage]
+    assert catalog._list.append(change)
     assert read_list(tmp_path) == before
 
 

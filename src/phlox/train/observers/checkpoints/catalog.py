@@ -197,11 +197,12 @@ def read_list(folder: Path) -> dict[str, Any] | None:
         check_format(cast("dict[str, Any]", catalog), folder / LIST)
     if not _is_list(catalog):
         return None
+    written = cast("dict[str, Any]", catalog)
     try:
-        changed = _changed(catalog, changes)
+        changed = _changed(written, changes)
     except (AttributeError, KeyError, TypeError):
-        return catalog
-    return changed if _is_list(changed) else catalog
+        return written
+    return changed if _is_list(changed) else written
 
 
 def _changed(catalog: dict[str, Any], changes: list[dict[str, Any]]) -> dict[str, Any]:
