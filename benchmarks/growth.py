@@ -193,8 +193,8 @@ def training(workload: Workload, contestant: Contestant, *, files: bool, fits: b
     if "jax" in sys.modules:
         import jax
 
-        def note(event: str, seconds: float, **_: Any) -> None:
-            compiling[0] += seconds * ("backend_compile" in event)
+        def note(event: str, duration_secs: float, **kwargs: Any) -> None:
+            compiling[0] += duration_secs * ("backend_compile" in event)
 
         jax.monitoring.register_event_duration_secs_listener(note)
     if "eager" in contestant.variant:  # what its library allocates once is not counted
@@ -238,8 +238,8 @@ def writing(trainer: Any) -> Figures:
             model, optimizer = trainer._model(), trainer.optimizer
             yield "saving", least(lambda: save_file(model.state_dict(), file))
             yield "loading", least(lambda: model.load_state_dict(load_file(file), assign=True))
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            yield "checkpoint", least(lambda: torch.save(state, whole))
+            states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            yield "checkpoint", least(lambda: torch.save(states, whole))
         elif trainer.library == "with_jax":
             import jax
             from safetensors.flax import load_file, save_file

@@ -5,7 +5,6 @@ Serves: benchmarks/{growth,growth_page}.py
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -125,8 +124,7 @@ def test_it_takes_a_run_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "growth takes a run of its own" in capsys.readouterr().err
 
 
-def test_the_recorded_run_has_every_axis_and_no_curve_that_bends() -> None:
+def test_the_recorded_run_has_every_axis() -> None:
     _, found = growth.load()
     assert {cell.axis for cell in found} == {axis.name for axis in AXES}
-    plain = json.loads(growth.RECORDED.read_text(encoding="utf-8"))
-    assert len(plain["cells"]) == len(found)
+    assert {cell.contestant for cell in found} >= {NUMPY, TORCH, JAX}
