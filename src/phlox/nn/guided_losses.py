@@ -34,8 +34,8 @@ def distillation_loss(
         mask: [...], Bool; the losses where it is false are zero, and do not count in the mean.
         reduction: "mean", "sum" or "none", of the losses [...].
 
-    The weight of the mean is the number of losses that count. Raises `ShapeError` for other shapes, and `RangeError` for
-    a temperature that is not positive.
+    The weight of the mean is the number of losses that count. Raises `ShapeError` for other shapes, and `RangeError`
+    for a temperature that is not positive.
 
     >>> import phlox as px
     >>> px.nn.distillation_loss(px.tensor([[0.0, 2.0]]), px.tensor([[0.0, 2.0]]), temperature=2.0).item()
@@ -52,9 +52,7 @@ def distillation_loss(
     if mask is None:
         return reduce_losses(name, losses, reduction)
     if mask.shape != losses.shape:
-        raise ShapeError(
-            f"{name}: mask must have the shape of the logits without classes, {losses.shape}, got {mask.shape}"
-        )
+        raise ShapeError(f"{name}: mask must have the shape of the losses, {losses.shape}, got {mask.shape}")
     return weighted_mean(where(mask, losses, 0.0), mask.int(), None, 0, reduction, name)
 
 
@@ -109,7 +107,7 @@ def dpo_loss(
     check_same_shape(name, **log_probs)
     if not beta > 0.0 or not 0.0 <= label_smoothing < 0.5:
         raise RangeError(
-            f"{name}: beta must be positive and label_smoothing in [0, 0.5), got {beta}, {label_smoothing}"
+            f"{name}: beta must be positive and label_smoothing in [0, 0.5), got {beta} and {label_smoothing}"
         )
     better, worse = (chosen - reference_chosen.detach()) * beta, (rejected - reference_rejected.detach()) * beta
     margin = (better - worse).to_full_precision()
