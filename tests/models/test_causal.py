@@ -72,6 +72,10 @@ def of_numpy(kind: str) -> list[Any]:
         return -sum(sums[1:], sums[0]).sum() / float(COUNTS.sum())
 
     packed = results(model, lambda model: model.loss(tokens, targets, segments=segments))
+    counts = (BATCH["target"] != -100) & BATCH["mask"]
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    log_p = np.take_along_axis(log_p, np.where(counts, BATCH["target"], 0)[..., None], -1)[..., 0]
+    np.testing.assert_allclose(packed[0], -log_p[counts].mean(), rtol=1e-9)
     for a, b in zip(packed, results(model, each), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
     return [logits, *packed]

@@ -70,7 +70,7 @@ class Pad:
         if not isinstance(self.value, Mapping):
             return mapped(partial(_pad, target, self.value), row)
         if not isinstance(row, Mapping):
-            raise DataError(f"Pad: values by name need rows that are dicts, got a {type(row).__name__}")
+            raise DataError("Pad: a dict of values needs rows that are dicts of fields")
         parts = cast("Mapping[str, Any]", row).items()
         return {name: mapped(partial(_pad, target, _value_of(self.value, name)), part) for name, part in parts}
 
