@@ -62,7 +62,7 @@ def replies(model: Llama, questions: list[Question], samples: int) -> list[list[
 def judged(model: Llama, questions: list[Question]) -> float:
     """The share of polite answers that are right."""
     answers = replies(model, questions, 1)
-    for (prompt, _), (reply,) in list(zip(questions, answers, strict=True))[:2]:
+    for (prompt, _), (reply,) in list(zip(questions, answers, strict=True))[-2:]:
         print("  " + " ".join(WORDS[token] for token in prompt), "->", " ".join(WORDS[token] for token in reply))
     return float(np.mean([score(reply, colour) == 2 for (_, colour), (reply,) in zip(questions, answers, strict=True)]))
 
@@ -95,9 +95,9 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     config = LlamaConfig(
         vocabulary=len(WORDS), context=2 * LENGTH, n_layers=2, d_model=48, n_heads=4, d_hidden=96, init_std=0.15
     )
-    batches = Loader(rows, 32, shuffle=True, seed=options.seed)
+    batches = Loader(rows, 16, shuffle=True, seed=options.seed)
     first = Learner(
-        config.init(options.device), optim.AdamWConfig(), optim.CosineAnnealingLr(5e-3, num_iters=6 * len(batches)),
+        config.init(options.device), optim.AdamWConfig(), optim.CosineAnnealingLr(1e-2, num_iters=6 * len(batches)),
         step=lambda model, batch: model.loss(batch["input"], batch["target"], segments=batch["segment"]),
     )  # fmt: skip
     first.fit(batches, epochs=6, progress=False)
@@ -117,6 +117,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
             for name in ("chosen", "rejected")
         ]
         loss, chosen, rejected = px.nn.dpo_loss(*log_probs, beta=options.beta)
+        loss = loss - 0.2 * log_probs[0].mean()  # better answers stay likely in themselves (Pang et al. 2024)
         return loss, (), {"accuracy": (chosen > rejected).float().mean()}
 
     model = px.lora(base, ["**.attention.*.weight", "**.gate.weight", "**.up.weight", "**.down.weight"], rank=8)
