@@ -23,7 +23,7 @@ from phlox.models import Llama, LlamaConfig
 from phlox.train import Learner
 
 LENGTH = 32
-SIZES: dict[str, dict[str, int]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "teacher": {"n_layers": 2, "d_model": 64, "n_heads": 4, "d_hidden": 128},
     "student": {"n_layers": 1, "d_model": 32, "n_heads": 4, "d_hidden": 64},
 }

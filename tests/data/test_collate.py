@@ -92,7 +92,7 @@ def test_rows_of_next_tokens() -> None:
         (lambda: Pack(4)([{"tokens": [1], "mask": [True]}]), "a field 'mask', which a packed batch has too"),
         (lambda: Pad(value={"a": 1})([[1, 2]]), "a dict of values needs rows that are dicts of fields"),
         (lambda: next_tokens([1]), "two tokens or more, got shape (1,)"),
-        (lambda: next_tokens([1, 2], [True]), "the mask has length 1, and there are 2 tokens"),
+        (lambda: next_tokens([1, 2], [True]), "the mask has shape (1,), and the tokens (2,)"),
     ],
 )
 def test_what_does_not_fit(call: Any, said: str) -> None:

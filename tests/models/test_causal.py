@@ -69,7 +69,7 @@ def of_numpy(kind: str) -> list[Any]:
 
     def each(model: Any) -> px.Tensor:
         sums = [model.log_prob(tokens[row : row + 1, span], targets[row : row + 1, span]) for row, span in spans()]
-        return -sum(sums[1:], sums[0]).sum() / float(COUNTS.sum())
+        return -px.concat(sums, 0).sum() / float(COUNTS.sum())
 
     packed = results(model, lambda model: model.loss(tokens, targets, segments=segments))
     counts = (BATCH["target"] != -100) & BATCH["mask"]

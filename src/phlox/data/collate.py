@@ -194,7 +194,7 @@ class Pack:
         return slots, max(row for row, _ in slots) + 1
 
 
-def next_tokens(tokens: Sequence[int], mask: Sequence[bool] | None = None) -> dict[str, npt.NDArray[np.int32]]:
+def next_tokens(tokens: npt.ArrayLike, mask: npt.ArrayLike | None = None) -> dict[str, npt.NDArray[np.int32]]:
     """A text as a row for the training of a language model: its tokens but the last, and for each the next token.
 
     Args:
@@ -212,7 +212,7 @@ def next_tokens(tokens: Sequence[int], mask: Sequence[bool] | None = None) -> di
     row = np.asarray(tokens, np.int32)
     if row.ndim != 1 or len(row) < 2:
         raise DataError(f"next_tokens: a text is a sequence of two tokens or more, got shape {row.shape}")
-    if mask is not None and len(mask) != len(row):
-        raise DataError(f"next_tokens: the mask has length {len(mask)}, and there are {len(row)} tokens")
-    target = row[1:] if mask is None else np.where(np.asarray(mask, np.bool_)[1:], row[1:], np.int32(-100))
-    return {"input": row[:-1], "target": target}
+    learned = np.ones(len(row), np.bool_) if mask is None else np.asarray(mask, np.bool_)
+    if learned.shape != row.shape:
+        raise DataError(f"next_tokens: the mask has shape {learned.shape}, and the tokens {row.shape}")
+    return {"input": row[:-1], "target": np.where(learned[1:], row[1:], np.int32(-100))}

@@ -293,7 +293,7 @@ class DecoderBlock(FeedForwardBlock):
     ) -> tuple[Tensor, KeyValueCache | None, Routing | None]:
         normed = x if self.norm_1 is None else self.norm_1(x)
         if cache is None:
-            attended = self.attention(normed, **options)
+            attended: Tensor = self.attention(normed, **options)
         else:
             attended, cache = self.attention(normed, cache=cache)
         if self.norm_1_after is not None:
