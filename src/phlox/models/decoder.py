@@ -278,22 +278,31 @@ class DecoderBlock(FeedForwardBlock):
         self.dropout = Dropout(config.dropout)
         self.parallel = config.parallel
 
-    def __call__(self, x: Tensor, cache: KeyValueCache | None = None, **options: Any) -> Any:
-        """The result and, with a cache, the new cache; without one, `options` are those of the attention."""
-        y, cache, _ = self._run(x, cache, options)
+    def __call__(
+        self,
+        x: Tensor,
+        cache: KeyValueCache | None = None,
+        *,
+        mask: Tensor[Any, Any, Any] | None = None,
+        positions: Tokens | None = None,
+    ) -> Any:
+        """The result and, with a cache, the new cache; `mask` and `positions` are those of the attention without one."""
+        y, cache, _ = self._run(x, cache, mask, positions)
         return y if cache is None else (y, cache)
 
-    def with_routing(self, x: Tensor, **options: Any) -> tuple[Tensor, Routing | None]:
+    def with_routing(
+        self, x: Tensor, *, mask: Tensor[Any, Any, Any] | None = None, positions: Tokens | None = None
+    ) -> tuple[Tensor, Routing | None]:
         """The result, and which experts the layer chose, if it has any."""
-        y, _, routing = self._run(x, None, options)
+        y, _, routing = self._run(x, None, mask, positions)
         return y, routing
 
     def _run(
-        self, x: Tensor, cache: KeyValueCache | None, options: dict[str, Any]
+        self, x: Tensor, cache: KeyValueCache | None, mask: Tensor[Any, Any, Any] | None, positions: Tokens | None
     ) -> tuple[Tensor, KeyValueCache | None, Routing | None]:
         normed = x if self.norm_1 is None else self.norm_1(x)
         if cache is None:
-            attended: Tensor = self.attention(normed, **options)
+            attended = self.attention(normed, mask=mask, positions=positions)
         else:
             attended, cache = self.attention(normed, cache=cache)
         if self.norm_1_after is not None:
