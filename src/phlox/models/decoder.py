@@ -286,7 +286,7 @@ class DecoderBlock(FeedForwardBlock):
         mask: Tensor[Any, Any, Any] | None = None,
         positions: Tokens | None = None,
     ) -> Any:
-        """The result and, with a cache, the new cache; `mask` and `positions` are those of the attention without one."""
+        """The result and, with a cache, the new cache; without one, the attention has `mask` and `positions`."""
         y, cache, _ = self._run(x, cache, mask, positions)
         return y if cache is None else (y, cache)
 
