@@ -229,7 +229,8 @@ def writing(trainer: Any) -> Figures:
                 return Record.merge({name: getattr(trainer, name).into_record() for name in ("model", "optimizer")})
 
             yield "saving", least(lambda: px.record.save(trainer.model.into_record(), file, durable=False))
-            yield "loading", least(lambda: trainer.model.load_record(px.record.load(file)))
+            # As the peers, without comparing checksums, which reads every byte.
+            yield "loading", least(lambda: trainer.model.load_record(px.record.load(file, verify=False)))
             yield "checkpoint", least(lambda: px.record.save(state(), whole, durable=False))
         elif trainer.library == "with_torch":
             import torch
@@ -295,8 +296,7 @@ def _clock() -> Any:
 
         def on_epoch_end(self, learner: Any) -> None:
             self.ends.append((time.perf_counter(), time.process_time()))
-            if len(self.ends) == 5:
-                self.memory.append(resident())
+            self.memory.append(resident())
 
     return Clock()
 
@@ -366,14 +366,16 @@ def of_epochs(contestant: Contestant, size: int) -> Figures:
             ends, memory = _phlox_epochs(contestant, size, x, y, folder)
         else:
             ends, memory = _torch_epochs(size, x, y, folder)
+        half = size // 2
         window = max(size // 10, 3)
         wall = [after[0] - before[0] for before, after in zip(ends[-window - 1 :], ends[-window:], strict=False)]
         yield "n-th epoch", [statistics.median(wall), (ends[-1][1] - ends[-window - 1][1]) / window]
-        yield "memory of n epochs", [max(memory, 2.0**20)]
-        yield "files of n epochs", [float(sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()))]
+        yield "memory the n-th epoch adds", [max((memory[-1] - memory[half]) / half, 4096.0)]
+        files = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        yield "files of an epoch", [files / size]
 
 
-def _phlox_epochs(contestant: Contestant, size: int, x: Any, y: Any, folder: Path) -> tuple[list[Any], float]:
+def _phlox_epochs(contestant: Contestant, size: int, x: Any, y: Any, folder: Path) -> tuple[list[Any], list[float]]:
     from phlox import nn, optim
     from phlox.data import Loader
     from phlox.train import Checkpoints, Learner
@@ -384,10 +386,10 @@ def _phlox_epochs(contestant: Contestant, size: int, x: Any, y: Any, folder: Pat
     clock = _clock()
     data, kept = Loader((x, y), 4, shuffle=True), Checkpoints(keep=None, background=False)
     learner.fit(data, epochs=size, validation=data, folder=folder, callbacks=[clock, kept], progress=False)
-    return clock.ends, resident() - clock.memory[0]
+    return clock.ends, clock.memory
 
 
-def _torch_epochs(size: int, x: Any, y: Any, folder: Path) -> tuple[list[Any], float]:
+def _torch_epochs(size: int, x: Any, y: Any, folder: Path) -> tuple[list[Any], list[float]]:
     import torch
 
     folder.mkdir()
@@ -396,7 +398,7 @@ def _torch_epochs(size: int, x: Any, y: Any, folder: Path) -> tuple[list[Any], f
     rows = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
     data = torch.utils.data.DataLoader(rows, 4, shuffle=True)
     ends: list[Any] = []
-    memory = 0.0
+    memory: list[float] = []
     with (folder / "log.csv").open("w", encoding="utf-8", newline="") as log:
         for number in range(size):
             losses = [0.0, 0.0]
@@ -413,9 +415,8 @@ def _torch_epochs(size: int, x: Any, y: Any, folder: Path) -> tuple[list[Any], f
             log.flush()
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / f"{number}.pt")
             ends.append((time.perf_counter(), time.process_time()))
-            if number == 4:
-                memory = resident()
-    return ends, resident() - memory
+            memory.append(resident())
+    return ends, memory
 
 
 def of_rows(contestant: Contestant, size: int) -> Figures:
