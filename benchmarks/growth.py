@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import gc
 import importlib
 import json
 import math
@@ -163,11 +164,15 @@ def clocked(call: Callable[[], Any]) -> list[float]:
 def least(call: Callable[[], Any], seconds: float = 0.2) -> list[float]:
     """The least seconds of the clock, and the mean of the processor, of calls that take `seconds`; at least of two.
 
-    With a limit of its time, the system counts that of the processor in ticks.
+    With a limit of its time, the system counts that of the processor in ticks. As in `benchmarks.harness`, Python's
+    collector of garbage is off.
     """
+    gc.collect()
+    gc.disable()
     times = [clocked(call), clocked(call)]
     while sum(processor for _, processor in times) < seconds:
         times.append(clocked(call))
+    gc.enable()
     wall, processor = zip(*times, strict=True)
     return [min(wall), statistics.fmean(processor)]
 
