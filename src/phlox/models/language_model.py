@@ -247,6 +247,15 @@ class LanguageModel:
         completions: list[Completion] = self._generator.generate(prompts, max_new_tokens, details=True, **options)
         return completions if is_detailed else [completion.text for completion in completions]
 
+    def _pieces(self, tokens: Sequence[int], max_new_tokens: int, options: dict[str, Any]) -> Iterator[Any]:
+        """The new text after a prompt of tokens, as it is known, or its `Step`s."""
+        options = self._options(options)
+        if options.get("samples", 1) != 1:
+            raise DataError(f"a stream is of one text, got samples={options['samples']}; use generate, or chat")
+        is_detailed = bool(options.pop("details", False))
+        steps: Iterator[list[Step]] = self._generator.stream([tokens], max_new_tokens, details=True, **options)
+        return (step if is_detailed else step.text for (step,) in steps if is_detailed or step.text)
+
     def _chat_prompt(self, messages: Any, max_new_tokens: int | None, options: dict[str, Any]) -> tuple[list[int], int]:
         """The tokens of a chat, and how many a reply may have; takes the options of the template."""
         if isinstance(messages, str):
