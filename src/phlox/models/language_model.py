@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast, overload
 
 from phlox.config.storage import format_json, write_text
-from phlox.errors import DataError, ModuleError
+from phlox.errors import ConfigError, DataError, ModuleError
 from phlox.models.generation import Completion, Generated, Step
 from phlox.models.generation.prompts import Prompts, Tokens
 from phlox.module import Module
@@ -303,3 +303,20 @@ def _texts_of(prompt: Any) -> list[str] | None:
         prompts = cast("Sequence[Any]", prompt)
         return list(prompts) if prompts and all(isinstance(text, str) for text in prompts) else None
     return None
+
+
+def tokenizer_for(model: LanguageModel, vocabulary: int, name: str) -> Tokenizer:
+    """The tokenizer of a model of texts with so many tokens; `name` is that of the model in errors.
+
+    Raises `ConfigError` if there is none, or if it writes tokens that the model does not know.
+    """
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        raise ConfigError(f"{name}: has no tokenizer, and texts need one; add tokenizer.json")
+    # Special tokens beyond the vocabulary are no reason: some models never see those of their tokenizer.
+    if any(token not in tokenizer.special for token in range(vocabulary, tokenizer.size)):
+        raise ConfigError(
+            f"{name}: the tokenizer has {tokenizer.size:,} tokens, but the model only {vocabulary:,}; it is the "
+            "tokenizer of another model, so give the folder the right tokenizer.json"
+        )
+    return tokenizer

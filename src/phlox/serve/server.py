@@ -24,6 +24,7 @@ import numpy as np
 
 from phlox.errors import ConfigError, ExtraNotInstalledError
 from phlox.models import CausalModel, Encoder, LanguageModel, SentenceEncoder
+from phlox.models.language_model import tokenizer_for
 from phlox.serve.batcher import Batcher, BatcherLimits
 from phlox.serve.embedding import Embedder
 from phlox.serve.errors import ApiError
@@ -107,24 +108,23 @@ class Server:
             self._protocol = self._language_model(model, self._embedder.config)
         elif hasattr(model.model, "generate"):
             raise ConfigError(
-                f"{options.name}: a {kind.__name__} answers a source text, and the protocol continues "
-                "texts, which needs a decoder; call px.models.load(folder).generate for it"
+                f"{options.name}: the protocol continues texts, which needs a decoder, and the model is "
+                f"{kind.__name__}, which answers single texts: use generate in Python"
             )
         else:
-            self._predictor = predictor_of_classifier(model)
+            self._predictor = predictor_of_classifier(model, options.name)
         self.app: Starlette = self._application()
 
     def _language_model(self, model: LanguageModel, config: Any) -> Protocol:
         """Reads requests to a model of texts; a batcher runs it if it continues texts."""
-        if model.tokenizer is None:
-            raise ConfigError(f"{self.options.name}: has no tokenizer, and the server takes texts; add tokenizer.json")
         vocabulary, context = config.vocabulary, config.context
+        tokenizer = tokenizer_for(model, vocabulary, self.options.name)
         kind = cast("type[Any]", type(model.model))
         if issubclass(kind, CausalModel):
             self._batcher = Batcher(model.model, self.options.batch, compile=self.options.compile)
-            self._bytes, context = model.tokenizer.token_bytes(), self._batcher.context
+            self._bytes, context = tokenizer.token_bytes(), self._batcher.context
         return Protocol(
-            model.tokenizer,
+            tokenizer,
             vocabulary=vocabulary,
             context=context,
             stops=frozenset(token for token in model.stops if token < vocabulary),
