@@ -43,7 +43,7 @@ class BatcherLimits:
     context: int | None = None
     """The largest number of tokens of a text, prompt included; by default what the model can see."""
     chunk: int = 256
-    """So many tokens of prompts are processed between two tokens of the running texts: the longest that these wait."""
+    """So many tokens of prompts, or of texts to embed, are processed between two tokens of the running texts."""
     prefix_tokens: int = 16384
     """The largest number of tokens of earlier texts whose keys and values are kept, for requests that begin alike."""
 

@@ -13,6 +13,7 @@ from phlox.backend import Bool, Float, Int
 from phlox.errors import ConfigError, PhloxError, RangeError, RunError
 from phlox.models import CausalModel, Encoder, EncoderClassifier, ImageClassifier, LanguageModel, SentenceEncoder
 from phlox.models.language_model import tokenizer_for
+from phlox.serve.embedding import batches_of, padded
 from phlox.serve.errors import ApiError
 from phlox.tensor import tensor
 
@@ -127,13 +128,16 @@ def predictor_of_classifier(model: LanguageModel, name: str) -> Predictor:
     tokenizer = tokenizer_for(model, classifier.inner.config.vocabulary, name)
 
     def call(arrays: Arrays) -> Mapping[str, Any]:
-        rows: list[Any] = []
-        for text in arrays["texts"].tolist():
-            tokens = tokenizer.encode(text)
+        rows = [tokenizer.encode(text) for text in arrays["texts"].tolist()]
+        for tokens in rows:
             if not 0 < len(tokens) <= context:
                 raise RangeError(f"a text has {len(tokens)} tokens; it must have from 1 to {context}")
-            rows.append(classifier(tensor([tokens], device=param.device))[0].numpy())
-        return {"logits": rows}
+        logits: list[Any] = [None] * len(rows)
+        for numbers in batches_of(rows):
+            tokens, mask = padded([rows[number] for number in numbers], param.device)
+            for number, values in zip(numbers, classifier(tokens, mask=mask).numpy(), strict=True):
+                logits[number] = values[: len(rows[number])] if classifier.by_token else values
+        return {"logits": logits}
 
     return Predictor([Input("texts", ("rows",), np.dtype(np.str_))], call)
 

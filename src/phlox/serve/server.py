@@ -26,7 +26,8 @@ from phlox.errors import ConfigError, ExtraNotInstalledError
 from phlox.models import CausalModel, Encoder, LanguageModel, SentenceEncoder
 from phlox.models.language_model import tokenizer_for
 from phlox.serve.batcher import Batcher, BatcherLimits
-from phlox.serve.embedding import Embedder
+from phlox.serve.connections import end_stalled
+from phlox.serve.embedding import BATCH_TOKENS, Embedder, batches_of
 from phlox.serve.errors import ApiError
 from phlox.serve.exchange import ClientGone, Exchange, Finish, Format, Piece
 from phlox.serve.fields import Fields
@@ -45,8 +46,6 @@ __all__ = ["Server", "ServerOptions"]
 Handler: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-BODY_SECONDS = 60.0
-"""The longest time that a client may take to send a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +69,8 @@ class ServerOptions:
     """The longest time in seconds that an answer may take; by default any."""
     compile: bool | Literal["auto"] = "auto"
     """See `Batcher`."""
+    patience: float = 60.0
+    """The longest time in seconds to wait for a client: for a whole request, and for it to read what was sent."""
 
 
 class Server:
@@ -100,6 +101,7 @@ class Server:
         self._batcher: Batcher | None = None
         self._embedder: Embedder | None = None
         self._running_calls = asyncio.Semaphore(1)
+        self._program: Any = None
         kind = cast("type[Any]", type(None if isinstance(model, Predictor) else model.model))
         if isinstance(model, Predictor):
             self._predictor = model
@@ -165,18 +167,26 @@ class Server:
         class Uvicorn(uvicorn.Server):
             async def startup(self, sockets: Any = None) -> None:
                 await super().startup(sockets)
+                self.watch = asyncio.create_task(end_stalled(self.server_state.connections, options.patience))
                 ready(address)
 
         is_main = threading.current_thread() is threading.main_thread()
         # When all is done, uvicorn sends itself the signal again: the exit status is to be that of a success.
         previous = signal.signal(signal.SIGTERM, _ignore) if is_main else None
         try:
-            Uvicorn(config).run(sockets=[sock])
+            self._program = Uvicorn(config)
+            self._program.run(sockets=[sock])
         finally:
+            self._program = None
             if is_main:
                 signal.signal(signal.SIGTERM, previous)
             sock.close()
             self.close()
+
+    def stop(self) -> None:
+        """Let `run` finish the requests that were taken, and return, as SIGTERM does. Any thread may call this."""
+        if self._program is not None:
+            self._program.should_exit = True
 
     def close(self, *, finish: bool = False) -> bool:
         """End the thread of the model, after the running answers if `finish`; returns whether it ended."""
@@ -273,7 +283,7 @@ class Server:
             raise ApiError(415, "the body must be JSON, with the header Content-Type: application/json")
         most, body = self.options.body_bytes, bytearray()
         try:
-            async with asyncio.timeout(BODY_SECONDS):
+            async with asyncio.timeout(self.options.patience):
                 async for part in request.stream():
                     body += part
                     if len(body) > most:
@@ -283,7 +293,10 @@ class Server:
         except TimeoutError:
             raise ApiError(408, "the body did not arrive in time", headers={"Connection": "close"}) from None
         try:
-            return json.loads(body)
+            content = json.loads(body)
+            if b"\\ud" in body.lower():  # half of a pair, which is no text
+                json.dumps(content, ensure_ascii=False).encode()
+            return content
         except (ValueError, RecursionError) as error:
             raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from None
 
@@ -416,13 +429,18 @@ class Server:
         if longest > context:
             raise ApiError(400, f"a text of {longest} tokens is longer than the context of {context}",
                            param="input", code="context_length_exceeded")  # fmt: skip
-        # One by one: between them, the running answers go on.
-        vectors = [await self._call(partial(embedder, row, size)) for row in rows]
+        vectors: dict[int, np.ndarray[Any, Any]] = {}
+        # Between the batches, the running answers go on.
+        for numbers in batches_of(rows, BATCH_TOKENS if self._batcher is None else self.options.batch.chunk):
+            if await request.is_disconnected():
+                raise ClientGone
+            batch = await self._call(partial(embedder, [rows[number] for number in numbers], size))
+            vectors.update(zip(numbers, batch, strict=True))
         if size is not None and len(vectors[0]) < size:
             raise ApiError(400, f"dimensions must be at most {len(vectors[0])}, got {size}", param="dimensions")
         data = [
-            {"object": "embedding", "index": index, "embedding": _encoded(vector, form)}
-            for index, vector in enumerate(vectors)
+            {"object": "embedding", "index": index, "embedding": _encoded(vectors[index], form)}
+            for index in range(len(rows))
         ]
         total = sum(map(len, rows))
         usage = {"prompt_tokens": total, "total_tokens": total}
