@@ -26,7 +26,6 @@ from phlox.errors import ConfigError, ExtraNotInstalledError
 from phlox.models import CausalModel, Encoder, LanguageModel, SentenceEncoder
 from phlox.models.language_model import tokenizer_for
 from phlox.serve.batcher import Batcher, BatcherLimits
-from phlox.serve.connections import end_stalled
 from phlox.serve.embedding import BATCH_TOKENS, Embedder, batches_of
 from phlox.serve.errors import ApiError
 from phlox.serve.exchange import ClientGone, Exchange, Finish, Format, Piece
@@ -144,10 +143,10 @@ class Server:
         """
         try:
             import uvicorn
+
+            from phlox.serve.connections import Program
         except ImportError as error:
-            raise ExtraNotInstalledError(
-                f"a server needs starlette and uvicorn: install Phlox with the extra 'serve' ({error})"
-            ) from None
+            raise _missing(error) from None
         options = self.options
         config = uvicorn.Config(
             self.app, host=options.host, port=options.port, access_log=False, server_header=False, log_config=None,
@@ -163,18 +162,11 @@ class Server:
             ) from None
         host = f"[{options.host}]" if ":" in options.host else options.host
         address = f"http://{host}:{sock.getsockname()[1]}"
-
-        class Uvicorn(uvicorn.Server):
-            async def startup(self, sockets: Any = None) -> None:
-                await super().startup(sockets)
-                self.watch = asyncio.create_task(end_stalled(self.server_state.connections, options.patience))
-                ready(address)
-
         is_main = threading.current_thread() is threading.main_thread()
         # When all is done, uvicorn sends itself the signal again: the exit status is to be that of a success.
         previous = signal.signal(signal.SIGTERM, _ignore) if is_main else None
+        self._program = Program(config, options.patience, partial(ready, address), self._end_answers)
         try:
-            self._program = Uvicorn(config)
             self._program.run(sockets=[sock])
         finally:
             self._program = None
@@ -182,6 +174,10 @@ class Server:
                 signal.signal(signal.SIGTERM, previous)
             sock.close()
             self.close()
+
+    def _end_answers(self) -> None:
+        if self._batcher is not None:
+            self._batcher.close(finish=False, timeout=0.0)
 
     def stop(self) -> None:
         """Let `run` finish the requests that were taken, and return, as SIGTERM does. Any thread may call this."""
@@ -199,9 +195,7 @@ class Server:
             from starlette.responses import JSONResponse, Response
             from starlette.routing import Route
         except ImportError as error:
-            raise ExtraNotInstalledError(
-                f"a server needs starlette and uvicorn: install Phlox with the extra 'serve' ({error})"
-            ) from None
+            raise _missing(error) from None
 
         async def refused(_: Request, error: Exception) -> Response:
             assert isinstance(error, HTTPException)
@@ -445,6 +439,12 @@ class Server:
         total = sum(map(len, rows))
         usage = {"prompt_tokens": total, "total_tokens": total}
         return JSONResponse({"object": "list", "data": data, "model": self.options.name, "usage": usage})
+
+
+def _missing(error: ImportError) -> ExtraNotInstalledError:
+    return ExtraNotInstalledError(
+        f"a server needs starlette and uvicorn: install Phlox with the extra 'serve' ({error})"
+    )
 
 
 def _model_of(body: object) -> object:
