@@ -80,7 +80,7 @@ def test_a_conversation(
     file = tmp_path / "talk.json"
     typed(
         monkeypatch, "one", KeyboardInterrupt, "", "two", f"/save {file}", "/clear", "/system Be.", "three", "stop",
-        "four", f"/load {file}", "five", "/help", "/nope", "/save", "x" * 70, "six", "/quit", "never",
+        "four", f"/load {file}", "five", "/help", "/nope", "/save", "/load /no/file", "x" * 70, "six", "/quit", "never",
     )  # fmt: skip
     assert main(["chat", str(folders["chat"]), "--max-tokens", "4"]) == 0
     assert prompts == [
@@ -92,6 +92,8 @@ def test_a_conversation(
     ]  # fmt: skip
     out, err = capsys.readouterr()
     assert "r1\\x1b\n" in out and "half [stopped]\n" in out and "(loaded 4 messages)" in out and "/clear" in out
+    assert "(forgot 4 messages)" in out and "(instructions from the next message on)" in out
+    assert "(/no/file: there is no such file; check the path)" in err
     assert [message["role"] for message in json.loads(file.read_text())] == ["user", "assistant"] * 2
     for sentence in (
         "the oldest 2 messages are left out: the context is full", "there is no command /nope", "/save needs the name",

@@ -127,6 +127,9 @@ def test_what_cannot_be_served(folder: Path, tmp_path: Path, capsys: pytest.Capt
     with socket.create_server(("127.0.0.1", 0)) as used:
         assert main(["serve", str(folder), "--port", str(used.getsockname()[1])]) == 2
         assert "cannot listen at 127.0.0.1" in capsys.readouterr().err
+    assert main(["serve", str(folder), "--host", "no.such.name.invalid"]) == 2
+    refused = capsys.readouterr().err
+    assert "cannot listen at no.such.name.invalid, port 8000 (" in refused and "Unknown error" not in refused
     for wrong, message in ((["--port", "70000"], "not a port"), (["--slots", "0"], "not an integer of 1 or more")):
         with pytest.raises(SystemExit, match="2"):
             main(["serve", str(folder), *wrong])

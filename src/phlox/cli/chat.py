@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phlox.cli.command import DONE, Command, count, whole
+from phlox.cli.command import DONE, Command, count, sentence_of, whole
 from phlox.errors import DataError, PhloxError
 from phlox.host.text import printable
 
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             answer(conversation, line)
         except (PhloxError, OSError) as error:  # which ends this line, and not the chat
-            print(f"({printable(str(error))})", file=sys.stderr)
+            print(f"({printable(sentence_of(error))})", file=sys.stderr)
 
 
 def answer(conversation: Conversation, line: str) -> None:
@@ -149,9 +149,11 @@ class Conversation:
         if command == "/help":
             print(_HELP)
         elif command == "/clear":
+            print(f"(forgot {len(self.messages)} messages)")
             self.messages = []
         elif command == "/system":
             self.system = argument or None
+            print("(no instructions)" if self.system is None else "(instructions from the next message on)")
         elif not argument:
             raise DataError(f"{command} needs the name of a file")
         elif command == "/save":

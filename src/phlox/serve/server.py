@@ -7,7 +7,6 @@ import base64
 import hmac
 import json
 import logging
-import os
 import signal
 import socket
 import threading
@@ -156,7 +155,7 @@ class Server:
         try:
             sock = socket.create_server((options.host, options.port), family=family)
         except OSError as error:
-            reason = os.strerror(error.errno or 0)
+            reason = str(error.strerror).partition(" (while")[0]
             raise ConfigError(
                 f"the server cannot listen at {options.host}, port {options.port} ({reason}); give another port or host"
             ) from None
