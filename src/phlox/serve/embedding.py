@@ -32,8 +32,8 @@ def batches_of(texts: Sequence[Sequence[int]], most: int = BATCH_TOKENS) -> Iter
 
 def padded(texts: Sequence[Sequence[int]], device: Device) -> tuple[Tokens, Tokens | None]:
     """Texts as tokens [batch, n], and their mask; None if there is no padding."""
-    lengths = np.array([len(text) for text in texts])
-    mask = np.arange(lengths.max()) < lengths[:, None]
+    lengths = np.fromiter(map(len, texts), np.int64)
+    mask = np.arange(max(map(len, texts))) < lengths[:, None]
     tokens = np.zeros(mask.shape, np.int32)
     tokens[mask] = np.concatenate(texts)
     return tensor(tokens, device=device), None if mask.all() else tensor(mask.astype(np.int32), device=device)

@@ -179,11 +179,12 @@ def _of_run(path: str | os.PathLike[str], device: str) -> Predictor:
     try:
         run.arguments(run.inputs)
     except RunError:
-        if not isinstance(run.model, (CausalModel, Encoder, EncoderClassifier, SentenceEncoder)):
+        kind = cast("type[Any]", type(run.model))
+        if not issubclass(kind, (CausalModel, Encoder, EncoderClassifier, SentenceEncoder)):
             raise
         raise ConfigError(
-            f"{path}: is a run of a model of texts, {type(run.model).__name__}, without tokenizer.json; write the file "
-            f"of its tokenizer there: tokenizer.save({str(path)!r})"
+            f"{path}: is a run of a model of texts, {kind.__name__}, without tokenizer.json; write the file of its "
+            f"tokenizer there: tokenizer.save({str(path)!r})"
         ) from None
     inputs = [Input(name, ("rows", *x.shape[1:]), x.dtype) for name, x in run.inputs.items()]
 

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -34,14 +34,23 @@ from phlox.serve.predictor import Predictor, predictor_of_classifier
 from phlox.serve.protocol import Job, Protocol
 from phlox.serve.request import QueueFullError
 
-if TYPE_CHECKING:
+try:
+    import uvicorn
     from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import Response
+    from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+    from starlette.routing import Route
+
+    from phlox.serve.connections import Program
+except ImportError as error:
+    raise ExtraNotInstalledError(
+        f"a server needs starlette and uvicorn: install Phlox with the extra 'serve' ({error})"
+    ) from None
 
 __all__ = ["Server", "ServerOptions"]
 
-Handler: TypeAlias = "Callable[[Request], Awaitable[Response]]"
+Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -79,8 +88,8 @@ class Server:
             classifier of texts or images; or a `Predictor`.
         options: see `ServerOptions`.
 
-    Raises `ExtraNotInstalledError` without the extra 'serve', and `ConfigError` for a model without a tokenizer, or
-    of another kind.
+    Raises `ConfigError` for a model without a tokenizer, or of another kind. Without the extra 'serve', importing this
+    class raises `ExtraNotInstalledError`.
 
     >>> from phlox.models import GptConfig, LanguageModel
     >>> from phlox.text import BytePairTokenizer
@@ -104,8 +113,7 @@ class Server:
         if isinstance(model, Predictor):
             self._predictor = model
         elif issubclass(kind, (CausalModel, Encoder, SentenceEncoder)):
-            self._embedder = Embedder(model.model)
-            self._protocol = self._language_model(model, self._embedder.config)
+            self._protocol = self._language_model(model, issubclass(kind, CausalModel))
         elif hasattr(model.model, "generate"):
             raise ConfigError(
                 f"{options.name}: the protocol continues texts, which needs a decoder, and the model is "
@@ -115,12 +123,12 @@ class Server:
             self._predictor = predictor_of_classifier(model, options.name)
         self.app: Starlette = self._application()
 
-    def _language_model(self, model: LanguageModel, config: Any) -> Protocol:
+    def _language_model(self, model: LanguageModel, is_causal: bool) -> Protocol:
         """Reads requests to a model of texts; a batcher runs it if it continues texts."""
-        vocabulary, context = config.vocabulary, config.context
+        self._embedder = Embedder(model.model)
+        vocabulary, context = self._embedder.config.vocabulary, self._embedder.config.context
         tokenizer = tokenizer_for(model, vocabulary, self.options.name)
-        kind = cast("type[Any]", type(model.model))
-        if issubclass(kind, CausalModel):
+        if is_causal:
             self._batcher = Batcher(model.model, self.options.batch, compile=self.options.compile)
             self._bytes, context = tokenizer.token_bytes(), self._batcher.context
         return Protocol(
@@ -140,12 +148,6 @@ class Server:
 
         `ready` is called with the address when the server can be reached. SIGINT after it ends it at once.
         """
-        try:
-            import uvicorn
-
-            from phlox.serve.connections import Program
-        except ImportError as error:
-            raise _missing(error) from None
         options = self.options
         config = uvicorn.Config(
             self.app, host=options.host, port=options.port, access_log=False, server_header=False, log_config=None,
@@ -163,7 +165,7 @@ class Server:
         address = f"http://{host}:{sock.getsockname()[1]}"
         is_main = threading.current_thread() is threading.main_thread()
         # When all is done, uvicorn sends itself the signal again: the exit status is to be that of a success.
-        previous = signal.signal(signal.SIGTERM, _ignore) if is_main else None
+        previous = signal.signal(signal.SIGTERM, signal.SIG_IGN) if is_main else None
         self._program = Program(config, options.patience, partial(ready, address), self._end_answers)
         try:
             self._program.run(sockets=[sock])
@@ -188,14 +190,6 @@ class Server:
         return self._batcher is None or self._batcher.close(finish=finish, timeout=None if finish else 30.0)
 
     def _application(self) -> Starlette:
-        try:
-            from starlette.applications import Starlette
-            from starlette.exceptions import HTTPException
-            from starlette.responses import JSONResponse, Response
-            from starlette.routing import Route
-        except ImportError as error:
-            raise _missing(error) from None
-
         async def refused(_: Request, error: Exception) -> Response:
             assert isinstance(error, HTTPException)
             return self._error(ApiError(error.status_code, f"{error.detail}; see docs/serving.md", code=None))
@@ -242,14 +236,12 @@ class Server:
         if self._batcher is not None:
             routes += [
                 Route("/", self._page),
-                Route("/v1/chat/completions", guarded(self._chat), methods=["POST"]),
-                Route("/v1/completions", guarded(self._complete), methods=["POST"]),
+                Route("/v1/chat/completions", guarded(partial(self._answer, self._protocol.chat)), methods=["POST"]),
+                Route("/v1/completions", guarded(partial(self._answer, self._protocol.completion)), methods=["POST"]),
             ]
         return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: refused})
 
     def _error(self, error: ApiError) -> Response:
-        from starlette.responses import JSONResponse
-
         self._statuses[error.status] += 1
         return JSONResponse(error.content, error.status, error.headers)
 
@@ -270,8 +262,6 @@ class Server:
 
     async def _body(self, request: Request) -> Any:
         """The JSON of a request."""
-        from starlette.requests import ClientDisconnect
-
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise ApiError(415, "the body must be JSON, with the header Content-Type: application/json")
         most, body = self.options.body_bytes, bytearray()
@@ -293,23 +283,21 @@ class Server:
         except (ValueError, RecursionError) as error:
             raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from None
 
-    async def _language_body(self, request: Request) -> Any:
-        """The JSON of a request to the model that it names."""
-        body: Any = await self._body(request)
+    async def _fields(self, request: Request) -> Fields:
+        """The fields of a request to the model that it names."""
+        fields = Fields(await self._body(request))
+        self._check_name(fields.take("model", str))
+        return fields
+
+    def _check_name(self, name: str | None) -> None:
         own = self.options.name
-        name: Any = _model_of(body) or own
-        if name != self.options.name:
-            raise ApiError(
-                404, f"there is no model {name!r}; this server has {self.options.name!r}", param="model",
-                code="model_not_found",
-            )  # fmt: skip
-        return body
+        if name not in (None, "", own):
+            message = f"there is no model {name!r}; this server has {own!r}"
+            raise ApiError(404, message, param="model", code="model_not_found")
 
     # --- endpoints
 
     async def _page(self, _: Request) -> Response:
-        from starlette.responses import HTMLResponse
-
         headers = {
             "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
             "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -318,17 +306,10 @@ class Server:
         return HTMLResponse(files("phlox.serve").joinpath("page.html").read_text(encoding="utf-8"), headers=headers)
 
     async def _get_models(self, _: Request) -> Response:
-        from starlette.responses import JSONResponse
-
         return JSONResponse({"object": "list", "data": [self._model_card()]})
 
     async def _get_model(self, request: Request) -> Response:
-        from starlette.responses import JSONResponse
-
-        name = request.path_params["name"]
-        if name != self.options.name:
-            raise ApiError(404, f"there is no model {name!r}; this server has {self.options.name!r}",
-                           param="model", code="model_not_found")  # fmt: skip
+        self._check_name(request.path_params["name"])
         return JSONResponse(self._model_card())
 
     def _model_card(self) -> dict[str, Any]:
@@ -346,14 +327,10 @@ class Server:
         return card
 
     async def _get_metrics(self, _: Request) -> Response:
-        from starlette.responses import PlainTextResponse
-
         text = self._metrics.text(self._batcher, self._statuses)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def _predict(self, request: Request) -> Response:
-        from starlette.responses import JSONResponse
-
         assert self._predictor is not None
         body = await self._body(request)
         return JSONResponse(await self._call(partial(self._predictor, body)))
@@ -365,53 +342,31 @@ class Server:
         async with self._running_calls:
             return await asyncio.to_thread(function)
 
-    async def _chat(self, request: Request) -> Response:
-        body = await self._language_body(request)
-        return await self._answer(request, await asyncio.to_thread(self._protocol.chat, body))
-
-    async def _complete(self, request: Request) -> Response:
-        body = await self._language_body(request)
-        return await self._answer(request, await asyncio.to_thread(self._protocol.completion, body))
-
-    async def _answer(self, request: Request, job: Job) -> Response:
-        from starlette.responses import JSONResponse, StreamingResponse
-
+    async def _answer(self, read: Callable[[Fields], Job], request: Request) -> Response:
         assert self._batcher is not None
-        start = time.monotonic()
-        exchange = Exchange(job, self._batcher, self._protocol.tokenizer, request)
+        job = await asyncio.to_thread(read, await self._fields(request))
+        exchange = Exchange(job, self._batcher, self._protocol.tokenizer, request, self._metrics)
         head = {
             "id": f"{'chatcmpl' if job.is_chat else 'cmpl'}-{id(exchange):x}{time.time_ns():x}",
             "created": int(time.time()),
             "model": self.options.name,
         }
         answer = Format(job, self._protocol.tokenizer, self._bytes, head)
-        events = self._measured(exchange.events(), start)
         if job.streams:
             headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-            return StreamingResponse(_stream(job, events, answer), media_type="text/event-stream", headers=headers)
-        return JSONResponse(answer.whole([event async for event in events]))
-
-    async def _measured(self, events: AsyncIterator[Piece | Finish], start: float) -> AsyncIterator[Piece | Finish]:
-        is_first = True
-        async for event in events:
-            if is_first:
-                self._metrics.first_token.add(time.monotonic() - start)
-                is_first = False
-            if isinstance(event, Finish):
-                self._metrics.answer.add(time.monotonic() - start)
-            yield event
+            pieces = _stream(job, exchange.events(), answer)
+            return StreamingResponse(pieces, media_type="text/event-stream", headers=headers)
+        return JSONResponse(answer.whole([event async for event in exchange.events()]))
 
     async def _embed(self, request: Request) -> Response:
-        from starlette.responses import JSONResponse
-
         embedder = self._embedder
         assert embedder is not None
-        fields = Fields(await self._language_body(request))
+        fields = await self._fields(request)
         texts: Any = fields.required("input", (str, list))
         form = fields.take("encoding_format", str, "float")
         fields.only(encoding_format=("float", "base64"))
         size = fields.whole("dimensions", None, 1)
-        fields.ignore("model", "user")
+        fields.ignore("user")
         fields.finish()
         if isinstance(texts, str) or all(isinstance(token, int) for token in texts):
             texts = [texts]
@@ -438,21 +393,6 @@ class Server:
         total = sum(map(len, rows))
         usage = {"prompt_tokens": total, "total_tokens": total}
         return JSONResponse({"object": "list", "data": data, "model": self.options.name, "usage": usage})
-
-
-def _missing(error: ImportError) -> ExtraNotInstalledError:
-    return ExtraNotInstalledError(
-        f"a server needs starlette and uvicorn: install Phlox with the extra 'serve' ({error})"
-    )
-
-
-def _model_of(body: object) -> object:
-    """The model that a request names, if it names one."""
-    return cast("dict[str, object]", body).get("model") if isinstance(body, dict) else None
-
-
-def _ignore(*_: object) -> None:
-    """A signal handler."""
 
 
 async def _stream(job: Job, events: AsyncIterator[Piece | Finish], answer: Format) -> AsyncIterator[str]:
