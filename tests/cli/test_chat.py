@@ -141,6 +141,12 @@ def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         LanguageModel(config.init("numpy"), tokenizer).save(tmp_path / str(number))
         assert main(["chat", str(tmp_path / str(number))]) == 2
         assert sentence in capsys.readouterr().err
+    for option, sentence in (
+        ("--temperature", "chat: temperature must be finite"),
+        ("--top-p", "chat: top_p is a prob"),
+    ):
+        assert main(["chat", str(tmp_path / "0"), option, "-1"]) == 2
+        assert sentence in capsys.readouterr().err
     special = BytePairTokenizer(special=["<s>"])  # a special token that the model never sees is no reason
     LanguageModel(LlamaConfig(vocabulary=256, **sizes).init("numpy"), special).save(tmp_path / "special")
     monkeypatch.setattr(sys, "stdin", io.StringIO("a"))

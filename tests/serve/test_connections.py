@@ -166,6 +166,7 @@ def test_what_has_been_sent_at_once_is_answered_in_order(shared: Running) -> Non
     assert [b'"text":"a' in part for part in answer.split(b"HTTP/1.1 ")[1:]] == [False, False, True, True]
 
 
+@pytest.mark.full
 def test_a_client_that_is_slow_is_served(model: LanguageModel) -> None:
     """It sends and reads in pieces for longer than the patience of the server, but each piece in time."""
     with running(model, patience=0.5) as program:
@@ -183,7 +184,9 @@ def test_a_client_that_is_slow_is_served(model: LanguageModel) -> None:
             assert time.monotonic() - begun > 1.0 and len(answer) > 500_000
 
 
-@pytest.mark.parametrize("name", HANGING)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full if "read" in name else ()) for name in HANGING]
+)
 def test_a_client_that_hangs_is_left(name: str, model: LanguageModel) -> None:
     with running(model, patience=1.0) as program:
         before = program.holds
@@ -196,6 +199,7 @@ def test_a_client_that_hangs_is_left(name: str, model: LanguageModel) -> None:
         sock.close()
 
 
+@pytest.mark.full
 def test_those_that_hang_do_not_hold_a_shutdown(model: LanguageModel) -> None:
     with running(model, patience=2.0) as program:
         socks = [program.connect(sent, receives=2048) for sent in HANGING.values()]

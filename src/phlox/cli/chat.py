@@ -48,8 +48,10 @@ def run(options: argparse.Namespace) -> int:
     from phlox import random
     from phlox.backend import as_device
     from phlox.models import CausalModel, load
+    from phlox.models.generation.sampling import sampling_of
     from phlox.models.language_model import tokenizer_for
 
+    sampling_of("chat", 1.0 if options.temperature is None else options.temperature, None, options.top_p)  # checked
     model = load(options.model, device=as_device(options.device))
     module: Any = model.model
     if not isinstance(module, CausalModel):
