@@ -192,7 +192,8 @@ class Server:
     def _application(self) -> Starlette:
         async def refused(_: Request, error: Exception) -> Response:
             assert isinstance(error, HTTPException)
-            return self._error(ApiError(error.status_code, f"{error.detail}; see docs/serving.md", code=None))
+            paths = ", ".join(route.path for route in routes)
+            return self._error(ApiError(error.status_code, f"{error.detail}; this server has {paths}"))
 
         def guarded(handler: Handler) -> Handler:
             async def handle(request: Request) -> Response:
