@@ -102,19 +102,15 @@ class Exchange:
         """What the batcher calls, in the thread of the model."""
         decoder = AnswerDecoder(self._tokenizer, shows_markers=bool(self._job.tools))
         text = StopText(decoder, self._job.stops)
-        tools = ToolText(self._job.tools) if self._job.tools else None
+        tools = ToolText(self._job.tools)
 
         def report(event: Token | End) -> bool:
             if isinstance(event, Token):
-                piece = text.add(event.token)
-                self._push(Piece(index, piece if tools is None else tools.add(piece), event))
+                self._push(Piece(index, tools.add(text.add(event.token)), event))
                 return text.is_complete
-            piece, calls = text.end(), list[ToolCall]()
-            if tools is not None:
-                piece = tools.add(piece)
-                rest, calls = tools.end()
-                piece += rest
-            self._push(Finish(index, piece, calls if self._job.calls_many else calls[:1], event))
+            piece = tools.add(text.end())
+            rest, calls = tools.end()
+            self._push(Finish(index, piece + rest, calls if self._job.calls_many else calls[:1], event))
             return True
 
         return report
