@@ -96,7 +96,7 @@ def test_a_model_without_a_chat_template(tmp_path: Path) -> None:
     model.stops, model.tokenizer.templates = frozenset(), {}
     with running(Server(model, ServerOptions(name="tiny"))) as address, Browser(tmp_path / "profile") as browser:
         browser.call("Page.navigate", url=address)
-        until(browser, "document.getElementById('chat').dataset.hint.includes('it continues your text')")
+        until(browser, "document.getElementById('chat')?.dataset.hint.includes('it continues your text')")
         send(browser, "Once")
         until(browser, f"{IS_IDLE} && document.querySelector('.assistant')?.textContent.length > 10")
         assert not browser.value("document.querySelectorAll('.error').length")

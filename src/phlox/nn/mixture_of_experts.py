@@ -204,7 +204,7 @@ class SharedExpert(Module):
     ) -> None:
         self.gate, self.up, self.down = linear(d_model, d_hidden), linear(d_model, d_hidden), linear(d_hidden, d_model)
         self.scale = linear(d_model, 1, bias=False) if scaled else None
-        self.activation = activation
+        self.activation: ActivationName = activation
 
     def __call__(self, x: Tensor) -> Tensor:
         y = self.down(ACTIVATIONS[self.activation](self.gate(x)) * self.up(x))
@@ -280,7 +280,8 @@ class MixtureOfExperts(Module):
         self.gate, self.up = stack(d_model, d_hidden), stack(d_model, d_hidden)
         self.down = stack(d_hidden, d_model, out_initializer or initializer)
         self.shared = SharedExpert(d_model, d_shared, activation, shared_scale, linear) if d_shared else None
-        self.activation, self.limit, self.alpha = activation, limit, alpha
+        self.activation: ActivationName = activation
+        self.limit, self.alpha = limit, alpha
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.with_routing(x)[0]
