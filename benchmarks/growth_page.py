@@ -18,7 +18,14 @@ _LEAST = 1e-7
 """The least figure: a clock may not have moved."""
 COLORS: dict[str, str] = dict(zip(PHLOX, (LIGHT["faster"], LIGHT["slower"], "#8a4fb0", "#2b8a57"), strict=True))
 PEER_COLORS = {PEER[name]: COLORS[name] for name in PHLOX}
-COLUMNS = 6
+ORDER = (
+    "training step", "first step", "tracing", "compiling", "memory of a step", "saving", "loading", "checkpoint",
+    "epoch of fit",
+)  # fmt: skip
+"""The quantities that come first, so that they are in the same column for most axes."""
+COLUMNS = len(ORDER)
+LEAST_DECADES = 2.0
+"""The least height of a panel, so that what is level looks so."""
 TITLE = "How costs grow: Phlox (solid) beside its peers (dashed); both axes are logarithmic"
 UNITS = {1: "MB", 2: "s"}
 """By the number of figures: a size, or the seconds of the clock and of the processor."""
@@ -31,7 +38,8 @@ def panels(cells: Sequence[Cell]) -> Iterator[tuple[str, str, dict[str, Curve]]]
     """Each axis and quantity, with the curves by contestant."""
     for axis in AXES:
         of_axis = [cell for cell in cells if cell.axis == axis.name]
-        for quantity in dict.fromkeys(name for cell in of_axis for name in cell.figures):
+        quantities = dict.fromkeys(name for cell in of_axis for name in cell.figures)
+        for quantity in [*(name for name in ORDER if name in quantities), *(q for q in quantities if q not in ORDER)]:
             curves: dict[str, Curve] = {}
             for cell in of_axis:
                 if quantity in cell.figures:
@@ -93,18 +101,22 @@ def plot(cells: Sequence[Cell], file: Path) -> None:
     from matplotlib import pyplot
 
     shown = list(panels(cells))
-    rows = -(-len(shown) // COLUMNS)
+    axes = list(dict.fromkeys(axis for axis, _, _ in shown))
+    rows = len(axes)
     style: Any = {
         "svg.fonttype": "none", "svg.hashsalt": "growth", "font.size": 8, "text.color": LIGHT["ink"],
         "axes.edgecolor": LIGHT["grid"], "axes.labelcolor": LIGHT["faint"], "xtick.color": LIGHT["faint"],
         "ytick.color": LIGHT["faint"], "axes.grid": True, "grid.color": LIGHT["grid"], "grid.linewidth": 0.5,
     }  # fmt: skip
     with pyplot.rc_context(style):
-        figure, grid = pyplot.subplots(rows, COLUMNS, figsize=(2.6 * COLUMNS, 2.1 * rows + 0.6), squeeze=False)
+        figure, grid = pyplot.subplots(rows, COLUMNS, figsize=(2.1 * COLUMNS, 2.1 * rows + 0.6), squeeze=False)
         drawn: dict[str, Any] = {}
-        for panel in grid.flat[len(shown) :]:
+        for panel in grid.flat:
             panel.set_axis_off()
-        for panel, (axis, quantity, curves) in zip(grid.flat, shown, strict=False):
+        places = {axis: iter(row) for axis, row in zip(axes, grid, strict=True)}
+        for axis, quantity, curves in shown:
+            panel = next(places[axis])
+            panel.set_axis_on()
             figures = 1
             for name, curve in curves.items():
                 sizes = sorted(curve)
@@ -115,6 +127,9 @@ def plot(cells: Sequence[Cell], file: Path) -> None:
                     sizes, values, "o-" if name in COLORS else "o--", color=color, markersize=2.5,
                     linewidth=1.6 if name in COLORS else 1.0,
                 )  # fmt: skip
+            low, high = (math.log10(limit) for limit in panel.get_ylim())
+            margin = max(0.0, LEAST_DECADES - (high - low)) / 2.0
+            panel.set_ylim(10 ** (low - margin), 10 ** (high + margin))
             panel.set_title(f"{quantity}, {UNITS[figures]}", fontsize=8.5, loc="left")
             panel.set_xlabel(axis, labelpad=1)
             panel.minorticks_off()
