@@ -36,8 +36,8 @@ pages of 2 MiB. A virtual machine returns these to its host when they are free, 
 (measured: 370 ms for 134 MB instead of 32; and 29 with either if the machine has them).
 """
 _ZEROS = memoryview(bytes(CALL))
-_WRITERS = 4
-"""The number of names of temporary files that writers of one path share; one that finds all in use takes a new name."""
+_WRITERS = [f"{number:016x}" for number in range(4)]
+"""In the names of temporary files that writers of one path share; one that finds all in use takes a new name."""
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # for folders that the system, or this user, cannot sync
 
@@ -183,12 +183,13 @@ def _temporary(target: Path) -> tuple[Path, EagerFile]:
     from hashlib import blake2b  # imported only for writing: it is slow to import
 
     start = f".phlox-{blake2b(os.fsencode(target.name), digest_size=8).hexdigest()}-"
-    names = [target.with_name(f"{start}{number:016x}.tmp") for number in range(_WRITERS)]
-    for temporary in names:
-        if os.path.lexists(temporary):
-            _remove_leftover(temporary)
+    names = [f"{start}{number}.tmp" for number in _WRITERS]
+    folder = f"{target.parent}{os.sep}"
+    for name in names:
+        if os.access(folder + name, os.F_OK):
+            _remove_leftover(target.with_name(name))
     while True:
-        temporary = names.pop(0) if names else target.with_name(f"{start}{os.urandom(8).hex()}.tmp")
+        temporary = target.with_name(names.pop(0) if names else f"{start}{os.urandom(8).hex()}.tmp")
         try:
             file = EagerFile(temporary, "xb")
         except FileExistsError:  # of another writer that is alive
