@@ -29,22 +29,26 @@ class Attention(Backend):
     def attention_forward(
         self, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
     ) -> tuple[Array, Any]:
-        keeps = key.shape[2] * query.size <= _KEPT * max(query.shape[3], 1)
-        weights = _empty_weights(query, key, weighting) if keeps else None
+        shape = _shape_of_weights(query, key)
+        keeps = shape[0] * shape[1] * shape[2] * shape[3] <= _KEPT
+        weights = _empty_weights(shape, weighting, query.dtype) if keeps else None
         y = _forward(query, key, value, (bias, allowed), kept, weighting, weights)
         return y, (query, key, value, bias, kept, weights, y, allowed)
 
     def attention_backward(self, saved: Any, g: Array, needed: Needed, weighting: Weighting) -> Gradients:
         query, key, value, bias, kept, weights, y, allowed = saved
         if needed[3] or not query.size or not key.size:
-            if weights is None:
-                weights = _empty_weights(query, key, weighting)
-                _forward(query, key, value, (bias, allowed), kept, weighting, weights)
-            weights = weights.reshape(*query.shape[:3], key.shape[2])
-            return super().attention_backward((query, key, value, bias, kept, weights, y), g, needed, weighting)
+            every: Any = weights
+            if every is None:
+                every = _empty_weights(_shape_of_weights(query, key), weighting, query.dtype)
+                _forward(query, key, value, (bias, allowed), kept, weighting, every)
+            every = every.reshape(*query.shape[:3], key.shape[2])
+            return super().attention_backward((query, key, value, bias, kept, every, y), g, needed, weighting)
         causal, scale, dropout = weighting
         groups, share, n, m = _shape_of_weights(query, key)
-        compute = _weigher(query, key, (bias, allowed), weighting) if weights is None else None
+        shape = groups, share, n, m
+        is_kept = weights is not None
+        compute = None if is_kept else _weigher(query, key, (bias, allowed), weighting, shape)
         q, g, along = (x.reshape(groups, share, n, x.shape[3]) for x in (query, g, _row_dots(g, y)))
         k, v = (x.reshape(groups, m, x.shape[3]) for x in (key, value))
         mask = _grouped(kept, key, share)
@@ -89,10 +93,10 @@ def _shape_of_weights(query: Block, key: Block) -> tuple[int, int, int, int]:
     return key.shape[0] * groups, query.shape[1] // max(groups, 1), query.shape[2], key.shape[2]
 
 
-def _empty_weights(query: Block, key: Block, weighting: Weighting) -> Block:
+def _empty_weights(shape: tuple[int, ...], weighting: Weighting, dtype: Any) -> Block:
     """Memory for all attention weights."""
     # Causal chunks leave parts unwritten, which must be zero; the system provides zero pages at no cost.
-    return (np.zeros if weighting[0] else np.empty)(_shape_of_weights(query, key), query.dtype)
+    return (np.zeros if weighting[0] else np.empty)(shape, dtype)
 
 
 def _forward(
@@ -109,7 +113,7 @@ def _forward(
     groups, share, n, m = _shape_of_weights(query, key)
     v = value.reshape(groups, m, value.shape[3])
     y = np.empty((groups, share, n, value.shape[3]), query.dtype)
-    compute = _weigher(query, key, masks, weighting)
+    compute = _weigher(query, key, masks, weighting, (groups, share, n, m))
     mask = _grouped(kept, key, share)
 
     def work(start: int, stop: int) -> None:
@@ -129,16 +133,20 @@ def _forward(
 
 
 def _weigher(
-    query: Block, key: Block, masks: tuple[Block | None, Block | None], weighting: Weighting
+    query: Block,
+    key: Block,
+    masks: tuple[Block | None, Block | None],
+    weighting: Weighting,
+    shape: tuple[int, int, int, int],
 ) -> Callable[[int, int, slice, int, Block], None]:
     """A function that writes the weights of a chunk, without dropout: the same bits in every call."""
     causal, scale, _ = weighting
-    groups, share, n, m = _shape_of_weights(query, key)
+    groups, share, n, m = shape
     q = (query * np.asarray(scale, query.dtype)).reshape(groups, share, n, query.shape[3])
     k = key.reshape(groups, m, key.shape[3])
     bias, allowed = (_grouped(mask, key, share) for mask in masks)
     hidden = None if allowed is None else ~allowed
-    is_small = n * m <= SMALL
+    later = _later(n, m) if causal and n * m <= SMALL else None
     emptied = bias is not None or hidden is not None
 
     def compute(start: int, stop: int, rows: slice, keys: int, p: Block) -> None:
@@ -147,11 +155,10 @@ def _weigher(
             p += _mask_part(bias, start, stop, rows, keys)
         if hidden is not None:
             np.copyto(p, -np.inf, where=_mask_part(hidden, start, stop, rows, keys))
-        if causal:
-            later = (
-                _later(n, m)[rows, :keys] if is_small else _later.__wrapped__(rows.stop - rows.start, keys, rows.start)
-            )
-            np.copyto(p, -np.inf, where=later)
+        if later is not None:
+            np.copyto(p, -np.inf, where=later[rows, :keys])
+        elif causal:
+            np.copyto(p, -np.inf, where=_later.__wrapped__(rows.stop - rows.start, keys, rows.start))
         highest = row_maxima(p)
         if emptied:
             highest[highest == -np.inf] = 0.0
