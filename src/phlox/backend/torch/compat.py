@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -249,6 +249,7 @@ def versions_of(tensors: Sequence[torch.Tensor]) -> list[int] | None:
 _ONE_BY_ONE = "a program runs its operations one by one, with a warning"
 _COMPILE = Private("torch._inductor.compile", _ONE_BY_ONE)
 _CONFIG = Private("torch._inductor.config", _ONE_BY_ONE)
+_NOT_KEPT = "compiled programs are not kept on disk"
 _CPP = Private("torch._inductor.codecache.CppCodeCache.load", "PyTorch's kernels in place of our own, with a warning")
 
 
@@ -270,6 +271,69 @@ def compile_graph(graph: Any, example: Sequence[torch.Tensor], options: Mapping[
     compile, config = (_required(part) for part in (_COMPILE, _CONFIG))
     with config.patch(dict(options)):
         return compile(graph, list(example))
+
+
+_COMPILE_FX = Private("torch._inductor.compile_fx.compile_fx", _NOT_KEPT)
+_COMPILE_INNER = Private("torch._inductor.compile_fx.compile_fx_inner", _NOT_KEPT)
+_CACHES = Private("torch._functorch.config", _NOT_KEPT)
+_CONTEXT = Private("torch._guards.TracingContext", _NOT_KEPT)
+_IN_CONTEXT = Private("torch._guards.tracing", _NOT_KEPT)
+_DATA_POINTER = Private("torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr", _NOT_KEPT)
+
+
+def can_keep_compiled() -> bool:
+    """Does this PyTorch have all that compiled graphs on disk need?"""
+    parts = (_COMPILE_FX, _COMPILE_INNER, _CACHES, _CONTEXT, _IN_CONTEXT, _DATA_POINTER, _CONFIG)
+    return all(part.exists for part in parts) and hasattr(_CONFIG.value, "save_config_portable")
+
+
+def inductor_config() -> Mapping[str, Any]:
+    """All settings of Inductor that change what it compiles."""
+    return _CONFIG.value.save_config_portable()
+
+
+def data_pointer() -> int:
+    """The address of the function that kernels of Inductor call for the elements of a tensor."""
+    return _DATA_POINTER.value
+
+
+def hint_of(size: Any) -> Any:
+    """The example that an open size comes from; a number itself."""
+    return size.node.hint if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)) else size
+
+
+class WithOutput(NamedTuple):
+    """A compiled graph, and how Inductor made it."""
+
+    run: Callable[..., Any]
+    outputs: Sequence[Any]
+    """What Inductor returned for each graph that it was given: one, unless the graph was divided."""
+    inputs: Sequence[Any]
+    """The arguments of the last of these graphs."""
+    metadata: Any
+    """What is done around a call of Inductor's code, in PyTorch's own terms."""
+
+
+def compile_with_output(graph: Any, example: Sequence[torch.Tensor], options: Mapping[str, Any]) -> WithOutput:
+    """As `compile_graph`, without the caches of PyTorch."""
+    outputs: list[Any] = []
+    inputs: list[Any] = []
+
+    def inner_compile(inner: Any, inner_example: Sequence[Any], **named: Any) -> Any:
+        inputs[:] = inner_example
+        outputs.append(_COMPILE_INNER.value(inner, inner_example, **named))
+        return outputs[-1]
+
+    modes = [x.fake_mode for x in example if isinstance(x, FAKE_TENSOR.value)]
+    # As without a context; it is needed for the metadata.
+    context = _CONTEXT.value(modes[0] if modes else FAKE_TENSOR_MODE.value(shape_env=None))
+    with (
+        _CONFIG.value.patch({**options, "fx_graph_cache": False}),
+        _CACHES.value.patch(enable_autograd_cache=False),
+        _IN_CONTEXT.value(context),
+    ):
+        run = _COMPILE_FX.value(graph, list(example), inner_compile=inner_compile)
+    return WithOutput(run, outputs, inputs, getattr(context, "fw_metadata", None))
 
 
 def compile_cpp(source: str) -> Any:

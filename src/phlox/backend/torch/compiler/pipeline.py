@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 
-from phlox.backend.torch import compat
+from phlox.backend.torch.compiler import stored_graphs
 from phlox.backend.torch.compiler.codegen import ALL, PASSES_VARIABLE, codegen, is_on, switches
 from phlox.backend.torch.compiler.decompositions import decompositions
 from phlox.backend.torch.compiler.fences import fence, mended, settings
@@ -248,7 +248,7 @@ def compile_graph(graph: Any, example: Sequence[torch.Tensor]) -> Run:
             entry.function(graph)
     try:
         with mended():
-            return compat.compile_graph(graph, example, settings(graph))
+            return stored_graphs.compile_graph(graph, example, settings(graph))
     except Exception as error:
         graph.forward(*example)  # raises errors that are not the compiler's fault
         cause = error.__cause__ or error
