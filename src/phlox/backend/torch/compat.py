@@ -281,10 +281,14 @@ _IN_CONTEXT = Private("torch._guards.tracing", _NOT_KEPT)
 _DATA_POINTER = Private("torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr", _NOT_KEPT)
 
 
+def can_load_compiled() -> bool:
+    """Does this PyTorch have all that loading compiled graphs from disk needs? This imports nothing of its compiler."""
+    return _DATA_POINTER.exists and _CONFIG.exists and hasattr(_CONFIG.value, "save_config_portable")
+
+
 def can_keep_compiled() -> bool:
-    """Does this PyTorch have all that compiled graphs on disk need?"""
-    parts = (_COMPILE_FX, _COMPILE_INNER, _CACHES, _CONTEXT, _IN_CONTEXT, _DATA_POINTER, _CONFIG)
-    return all(part.exists for part in parts) and hasattr(_CONFIG.value, "save_config_portable")
+    """Does this PyTorch have all that keeping compiled graphs on disk needs?"""
+    return all(part.exists for part in (_COMPILE_FX, _COMPILE_INNER, _CACHES, _CONTEXT, _IN_CONTEXT))
 
 
 def inductor_config() -> Mapping[str, Any]:

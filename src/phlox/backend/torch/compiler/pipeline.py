@@ -20,7 +20,7 @@ import torch
 from phlox.backend.torch.compiler import stored_graphs
 from phlox.backend.torch.compiler.codegen import ALL, PASSES_VARIABLE, codegen, is_on, switches
 from phlox.backend.torch.compiler.decompositions import decompositions
-from phlox.backend.torch.compiler.fences import fence, mended, settings
+from phlox.backend.torch.compiler.fences import fence, settings
 from phlox.backend.torch.compiler.kernels import (
     attention,
     bernoulli,
@@ -247,8 +247,7 @@ def compile_graph(graph: Any, example: Sequence[torch.Tensor]) -> Run:
         if entry.level == "graph" and is_on(entry.name):
             entry.function(graph)
     try:
-        with mended():
-            return stored_graphs.compile_graph(graph, example, settings(graph))
+        return stored_graphs.compile_graph(graph, example, settings(graph))
     except Exception as error:
         graph.forward(*example)  # raises errors that are not the compiler's fault
         cause = error.__cause__ or error

@@ -20,7 +20,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import util
 from pathlib import Path
 from types import BuiltinFunctionType, ModuleType
@@ -30,6 +30,7 @@ import torch
 from torch import fx
 
 from phlox.backend.torch import compat
+from phlox.backend.torch.compiler.fences import mended
 from phlox.host.cache_folder import CacheFolder, root
 
 Run = Callable[..., Any]
@@ -39,22 +40,27 @@ _log = logging.getLogger("phlox.compile")
 _PROGRAM, _FACTS, _EXTERN, _CALL = "program.py", "facts.json", "extern_kernels", "call"
 
 
+def is_on() -> bool:
+    """Is compiled code kept on disk?"""
+    return root() is not None and compat.can_load_compiled()
+
+
 def compile_graph(graph: Any, example: Sequence[torch.Tensor], options: Mapping[str, Any]) -> Run:
     """The compiled graph, from disk if an equal one was compiled before."""
-    key = _key(graph, example, options) if root() is not None and compat.can_keep_compiled() else None
-    if key is None:
-        return compat.compile_graph(graph, example, options)
-    constants = [getattr(graph, name) for name in _constants(graph)]
-    run = _load(key, constants)
+    key = _key(graph, example, options) if is_on() else None
+    constants = [] if key is None else [getattr(graph, name) for name in _constants(graph)]
+    run = None if key is None else _load(key, constants)
     if run is not None:
         return run
-    if constants:
-        graph = _with_constants_as_arguments(graph)
-    compiled = compat.compile_with_output(graph, [*constants, *example], options)
+    with mended():
+        if key is None or not compat.can_keep_compiled():
+            return compat.compile_graph(graph, example, options)
+        graph = _with_constants_as_arguments(graph) if constants else graph
+        compiled = compat.compile_with_output(graph, [*constants, *example], options)
     files = _files(compiled, len(constants) + len(example))
     if files is not None:
         FOLDER.store(key, files)
-    return compiled.run if not constants else lambda *args: compiled.run(*constants, *args)
+    return partial(compiled.run, *constants) if constants else compiled.run
 
 
 # --- the key
@@ -64,16 +70,15 @@ def _key(graph: Any, example: Sequence[torch.Tensor], options: Mapping[str, Any]
     """A digest of all that the compiled graph depends on; None for a graph that is not kept on disk."""
     if torch.is_autocast_enabled("cpu") or any([x.device.type != "cpu" for x in example]):  # noqa: C419
         return None
-    digest = hashlib.sha256(_surroundings().encode())
+    digest = hashlib.sha256()
     state = (
+        surroundings(),
         torch.get_num_threads(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
         torch.get_float32_matmul_precision(),
         torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
         sorted(options.items()),
-        sorted(compat.inductor_config().items()),
-        torch.compiler.config.cache_key_tag,
         [_tensor(x) for x in example],
     )
     digest.update(repr(state).encode())
@@ -99,7 +104,8 @@ def _key(graph: Any, example: Sequence[torch.Tensor], options: Mapping[str, Any]
 
 
 def _constants(graph: Any) -> list[str]:
-    return [node.target for node in graph.graph.nodes if node.op == "get_attr"]
+    """The names of the constants of a graph, in the order of their first use."""
+    return list(dict.fromkeys(node.target for node in graph.graph.nodes if node.op == "get_attr"))
 
 
 def _is_plain(x: Any) -> bool:
@@ -132,9 +138,14 @@ def _text(value: Any, numbers: Mapping[Any, int]) -> str | None:
     return f"{type(value).__name__} {value!r}" if plain or isinstance(value, kinds) else None
 
 
+def surroundings() -> str:
+    """What all compiled code depends on: versions, sources, the processor, and Inductor's settings."""
+    return f"{_process()} {sorted(compat.inductor_config().items())}"
+
+
 @cache
-def _surroundings() -> str:
-    """What else the code depends on that stays the same in a process."""
+def _process() -> str:
+    """The part that stays the same in a process."""
     sources = hashlib.sha256()
     package = Path(__file__).parent
     for file in sorted([package.parent / "compat.py", *package.rglob("*.py"), *package.rglob("*.cpp")]):
@@ -152,11 +163,10 @@ def _surroundings() -> str:
 def _with_constants_as_arguments(graph: Any) -> Any:
     """A graph whose first arguments are its constants."""
     inner = fx.Graph()
-    values: dict[Any, Any] = {}
-    for node in graph.graph.nodes:
-        if node.op == "get_attr":
-            values[node] = inner.placeholder(f"constant_{len(values)}")
-            values[node].meta.update(node.meta)
+    arguments = {name: inner.placeholder(f"constant_{number}") for number, name in enumerate(_constants(graph))}
+    values = {node: arguments[node.target] for node in graph.graph.nodes if node.op == "get_attr"}
+    for node, argument in values.items():
+        argument.meta.update(node.meta)
     output = inner.graph_copy(graph.graph, values)
     inner.output(output)
     return fx.GraphModule({}, inner)
