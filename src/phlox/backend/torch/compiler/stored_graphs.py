@@ -24,7 +24,7 @@ from functools import cache, partial
 from importlib import util
 from pathlib import Path
 from types import BuiltinFunctionType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -45,13 +45,34 @@ def is_on() -> bool:
     return root() is not None and compat.can_load_compiled()
 
 
-def compile_graph(graph: Any, example: Sequence[torch.Tensor], options: Mapping[str, Any]) -> Run:
-    """The compiled graph, from disk if an equal one was compiled before."""
-    key = _key(graph, example, options) if is_on() else None
-    constants = [] if key is None else [getattr(graph, name) for name in _constants(graph)]
-    run = None if key is None else _load(key, constants)
-    if run is not None:
-        return run
+def key_of_text(text: str) -> str | None:
+    """The key of a graph that a text describes completely; None if it is not kept on disk."""
+    if not is_on() or torch.is_autocast_enabled("cpu"):
+        return None
+    state = (
+        surroundings(),
+        torch.get_num_threads(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(),
+        torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
+    )
+    return hashlib.sha256(f"{state} {text}".encode()).hexdigest()
+
+
+def compile_graph(
+    graph: Any, example: Sequence[torch.Tensor], options: Mapping[str, Any], key: str | None = None
+) -> Run:
+    """The compiled graph, from disk if an equal one was compiled before; `key` is a key by which it was not found."""
+    constants: Sequence[torch.Tensor] = ()
+    if key is None:
+        text = _text_of(graph, example, options)
+        key = None if text is None else key_of_text(text)
+        if key is not None:
+            constants = [getattr(graph, name) for name in _constants(graph)]
+            run = load(key, constants)
+            if run is not None:
+                return run
     with mended():
         if key is None or not compat.can_keep_compiled():
             return compat.compile_graph(graph, example, options)
@@ -66,41 +87,22 @@ def compile_graph(graph: Any, example: Sequence[torch.Tensor], options: Mapping[
 # --- the key
 
 
-def _key(graph: Any, example: Sequence[torch.Tensor], options: Mapping[str, Any]) -> str | None:
-    """A digest of all that the compiled graph depends on; None for a graph that is not kept on disk."""
-    if torch.is_autocast_enabled("cpu") or any([x.device.type != "cpu" for x in example]):  # noqa: C419
-        return None
-    digest = hashlib.sha256()
-    state = (
-        surroundings(),
-        torch.get_num_threads(),
-        torch.get_default_dtype(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(),
-        torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
-        sorted(options.items()),
-        [_tensor(x) for x in example],
-    )
-    digest.update(repr(state).encode())
+def _text_of(graph: Any, example: Sequence[torch.Tensor], options: Mapping[str, Any]) -> str | None:
+    """A text that is equal only for graphs that compute the same; None for a graph that is not kept on disk."""
+    lines: list[str | None] = [f"{sorted(options.items())}", *[_of_tensor(x) for x in example]]
     numbers = {node: number for number, node in enumerate(graph.graph.nodes)}
     for node in numbers:
-        if node.op not in ("placeholder", "call_function", "get_attr", "output"):
+        target = ""
+        if node.op == "call_function":
+            if not isinstance(node.target, (torch._ops.OpOverload, BuiltinFunctionType)):
+                return None
+            target = str(node.target)
+        elif node.op == "get_attr":
+            target = _of_constant(getattr(graph, node.target, None))
+        elif node.op not in ("placeholder", "output"):
             return None
-        if node.op == "get_attr" and not _is_plain(getattr(graph, node.target, None)):
-            return None
-        arguments = _text((node.args, node.kwargs), numbers)
-        value = _text(node.meta.get("val"), numbers)
-        if arguments is None or value is None:
-            return None
-        if node.op == "call_function" and not isinstance(node.target, (torch._ops.OpOverload, BuiltinFunctionType)):
-            return None
-        target = str(node.target) if node.op == "call_function" else ""
-        digest.update(f"{node.op} {target} {arguments} {value}\n".encode())
-    for name in _constants(graph):
-        constant = getattr(graph, name)
-        digest.update(_tensor(constant).encode())
-        digest.update(constant.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+        lines += [node.op, target, _of((node.args, node.kwargs), numbers), _of(node.meta.get("val"), numbers)]
+    return None if None in lines else "\n".join(cast("list[str]", lines))
 
 
 def _constants(graph: Any) -> list[str]:
@@ -108,31 +110,37 @@ def _constants(graph: Any) -> list[str]:
     return list(dict.fromkeys(node.target for node in graph.graph.nodes if node.op == "get_attr"))
 
 
-def _is_plain(x: Any) -> bool:
-    return type(x) is torch.Tensor and x.device.type == "cpu" and x.layout is torch.strided
+def _of_constant(x: Any) -> str | None:
+    shape = _of_tensor(x) if type(x) is torch.Tensor and x.layout is torch.strided else None
+    if shape is None:
+        return None
+    content = x.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return f"{shape} {hashlib.sha256(content.tobytes()).hexdigest()}"
 
 
-def _tensor(x: torch.Tensor) -> str:
+def _of_tensor(x: torch.Tensor) -> str | None:
     """The shape of a tensor, its layout and its dtype; open sizes with the examples that they come from."""
+    if x.device.type != "cpu":
+        return None
     sizes = [(str(size), compat.hint_of(size)) for size in (*x.shape, *x.stride(), x.storage_offset())]
-    return f"{sizes} {x.dtype} {x.device} {x.requires_grad}"
+    return f"{sizes} {x.dtype} {x.requires_grad}"
 
 
-def _text(value: Any, numbers: Mapping[Any, int]) -> str | None:
+def _of(value: Any, numbers: Mapping[Any, int]) -> str | None:
     """A text that is equal only for equal arguments; None if there may be none."""
     if isinstance(value, fx.Node):
         return f"%{numbers[value]}"
     if isinstance(value, torch.Tensor):
-        return _tensor(value) if value.device.type == "cpu" else None
+        return _of_tensor(value)
     if isinstance(value, (list, tuple)):
-        parts = [_text(part, numbers) for part in value]
+        parts = [_of(part, numbers) for part in value]
         return None if None in parts else f"{type(value).__name__}{parts}"
     if isinstance(value, dict):
-        return _text(list(value.items()), numbers)
+        return _of(list(value.items()), numbers)
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return f"{value} {compat.hint_of(value)}"
     if isinstance(value, slice):
-        return _text([value.start, value.stop, value.step], numbers)
+        return _of([value.start, value.stop, value.step], numbers)
     plain = value is None or value is Ellipsis or type(value) in (bool, int, float, complex, str)
     kinds = (torch.dtype, torch.device, torch.layout, torch.memory_format)
     return f"{type(value).__name__} {value!r}" if plain or isinstance(value, kinds) else None
@@ -261,7 +269,8 @@ def _is_of_torch(tree: ast.Module, kernels: Any) -> bool:
 # --- loading
 
 
-def _load(key: str, constants: Sequence[torch.Tensor]) -> Run | None:
+def load(key: str, constants: Sequence[torch.Tensor] = ()) -> Run | None:
+    """The compiled graph with this key, for a graph with these constants; None if there is none."""
     folder = FOLDER.load(key)
     if folder is None:
         return None
