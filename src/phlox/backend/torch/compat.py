@@ -125,6 +125,7 @@ _DATA_DEPENDENT = Private("torch._subclasses.fake_tensor.DataDependentOutputExce
 _DYNAMIC_SHAPE = Private("torch._subclasses.fake_tensor.DynamicOutputShapeException", "the engine's own error")
 _NO_DISPATCH = Private("torch.utils._mode_utils.no_dispatch", _CANNOT, compiles=True)
 _MAKE_FX = Private("torch.fx.experimental.proxy_tensor.make_fx", _CANNOT, compiles=True)
+_LAZY_GRAPHS = Private("torch.fx._lazy_graph_module._use_lazy_graph_module", "compiling takes longer")
 _SCHEMA = Private("torch.ops.aten.add.Tensor._schema", _CANNOT, compiles=True)
 
 
@@ -143,7 +144,17 @@ def trace_graph(
 ) -> Any:
     """The FX graph of a function of tracers: the operations that it applies to them."""
     options = {} if decompositions is None else {"decomposition_table": decompositions}
-    return _make_fx()(fn, tracing_mode="real", _allow_non_fake_inputs=True, **options)(*example)
+    # The passes change the graph, so its code is written when it is needed, if it is.
+    with _LAZY_GRAPHS.value(True) if _LAZY_GRAPHS.exists else nullcontext():
+        return _make_fx()(fn, tracing_mode="real", _allow_non_fake_inputs=True, **options)(*example)
+
+
+def run_of_graph(graph: Any) -> Callable[..., Any]:
+    """The function that runs the operations of a graph one by one."""
+    write_code = getattr(graph, "real_recompile", None)
+    if write_code is not None:
+        write_code()
+    return graph.forward
 
 
 _WITHOUT_PROXIES = Private("torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing", _CANNOT, compiles=True)

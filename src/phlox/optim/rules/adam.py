@@ -12,7 +12,7 @@ from phlox.optim.state.blocks import StateBits
 from phlox.optim.state.tree import State
 from phlox.optim.step.shared_scalars import counted, shared
 from phlox.tensor import zeros_like
-from phlox.tensor.functional.update import update_by_adam
+from phlox.tensor.functional.update import as_operands, update_by_adam
 
 
 class AdamConfig(SimpleConfig):
@@ -76,10 +76,10 @@ class Adam(Rule[AdamConfig]):
     def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:
         c = self.config
         backend = tensor._ops.backend  # pyright: ignore[reportPrivateUsage]
-        numbers = shared(self._numbers, lr, state["time"], backend)
+        numbers, operands = shared(self._shared_numbers, lr, state["time"], backend)
         if not c.amsgrad:
             grad = -grad if c.maximize else grad
-            tensor, m, v = update_by_adam(tensor, grad, state["moment_1"], state["moment_2"], numbers)
+            tensor, m, v = update_by_adam(tensor, grad, state["moment_1"], state["moment_2"], operands)
             return tensor, {"moment_1": m, "moment_2": v, "time": numbers.time}
         tensor, grad = prepared(c, lr, tensor, grad, decoupled=self.decoupled)
         m = average(state["moment_1"], grad, c.beta_1)
@@ -88,6 +88,11 @@ class Adam(Rule[AdamConfig]):
         scale = (greatest * (1.0 / numbers.correction_2)).sqrt() + c.epsilon
         tensor = tensor - m / scale * (lr / numbers.correction_1)
         return tensor, {"moment_1": m, "moment_2": v, "moment_2_max": greatest, "time": numbers.time}
+
+    def _shared_numbers(self, lr: Real, time: Real, backend: Backend) -> tuple[AdamScalars, AdamScalars]:
+        """The scalars of the step after `time` steps, and as operands beside tensors."""
+        numbers = self._numbers(lr, time, backend)
+        return numbers, as_operands(numbers, backend)
 
     def _numbers(self, lr: Real, time: Real, backend: Backend) -> AdamScalars:
         """The scalars of the step after `time` steps."""

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 
+from phlox.backend.torch import compat
 from phlox.backend.torch.compiler import stored_graphs
 from phlox.backend.torch.compiler.codegen import ALL, PASSES_VARIABLE, codegen, is_on, switches
 from phlox.backend.torch.compiler.decompositions import decompositions
@@ -248,7 +249,7 @@ def _compile_update(text: str, trace: Callable[[], tuple[Any, Sequence[torch.Ten
 def compile_graph(graph: Any, example: Sequence[torch.Tensor], key: str | None = None) -> Run:
     """The compiled graph; or the graph itself, with a warning, if PyTorch finds no working C++ compiler."""
     if codegen() == "none" or not any(node.op == "call_function" for node in graph.graph.nodes):
-        return graph.forward
+        return compat.run_of_graph(graph)
     fence(graph)
     for entry in PASSES:
         if entry.level == "graph" and is_on(entry.name):
@@ -256,7 +257,7 @@ def compile_graph(graph: Any, example: Sequence[torch.Tensor], key: str | None =
     try:
         return stored_graphs.compile_graph(graph, example, settings(graph), key)
     except Exception as error:
-        graph.forward(*example)  # raises errors that are not the compiler's fault
+        compat.run_of_graph(graph)(*example)  # raises errors that are not the compiler's fault
         cause = error.__cause__ or error
         lines = str(cause).strip().splitlines() or [type(cause).__name__]
         warnings.warn(
@@ -264,4 +265,4 @@ def compile_graph(graph: Any, example: Sequence[torch.Tensor], key: str | None =
             RuntimeWarning,
             stacklevel=2,
         )
-        return graph.forward
+        return compat.run_of_graph(graph)
