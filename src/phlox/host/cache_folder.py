@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import platform
 import shutil
 import stat
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 VARIABLE = "PHLOX_CACHE"
@@ -69,6 +71,19 @@ def private_folder(name: str) -> Path | None:
         _log.info("the cache folder %s cannot be used: %s", folder, error)
         return None
     return folder
+
+
+@cache
+def processor() -> str:
+    """A short text that differs between processors with different instructions."""
+    lines: set[str] = set()
+    try:
+        for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
+            if line.startswith(("flags", "Features", "model name")):
+                lines.add(line)
+    except OSError:
+        pass
+    return hashlib.sha256(f"{platform.machine()} {sorted(lines)}".encode()).hexdigest()[:16]
 
 
 class CacheFolder:

@@ -17,7 +17,6 @@ import hashlib
 import json
 import logging
 import os
-import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -31,7 +30,7 @@ from torch import fx
 
 from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.fences import mended
-from phlox.host.cache_folder import CacheFolder, root
+from phlox.host.cache_folder import CacheFolder, processor, root
 
 Run = Callable[..., Any]
 
@@ -158,14 +157,8 @@ def _process() -> str:
     package = Path(__file__).parent
     for file in sorted([package.parent / "compat.py", *package.rglob("*.py"), *package.rglob("*.cpp")]):
         sources.update(file.read_bytes())
-    processor = platform.processor() + platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-        processor += "".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
-    except OSError:
-        pass
     versions = torch.__version__, torch.version.git_version, torch.__file__, sys.version
-    return repr((versions, sources.hexdigest(), processor, torch.backends.cpu.get_cpu_capability()))
+    return repr((versions, sources.hexdigest(), processor(), torch.backends.cpu.get_cpu_capability()))
 
 
 def _with_constants_as_arguments(graph: Any) -> Any:
