@@ -24,6 +24,8 @@ VARIABLE = "PHLOX_CACHE"
 OFF = "off"
 
 _log = logging.getLogger("phlox.compile")
+_refused: set[Path] = set()
+"""The folders that a warning has named."""
 _DIGESTS = "digests"
 """The file of an entry that lists its files with their SHA-256 digests. Its time is that of the last use."""
 _PARTIAL = "partial-"
@@ -65,7 +67,9 @@ def private_folder(name: str) -> Path | None:
         for path in (parent, folder):
             path.mkdir(mode=0o700, exist_ok=True)
             if not is_private(path):
-                _log.warning("the cache folder %s is not used: another user owns it or may write to it", path)
+                if path not in _refused:
+                    _log.warning("the cache folder %s is not used: another user owns it or may write to it", path)
+                _refused.add(path)
                 return None
     except OSError as error:
         _log.info("the cache folder %s cannot be used: %s", folder, error)

@@ -180,6 +180,15 @@ ELSEWHERE = {
     "torch.ops.mkldnn._is_mkldnn_bf16_supported": "test_without_bfloat16",
     **dict.fromkeys(
         (
+            "torch._inductor.compile_fx.compile_fx", "torch._inductor.compile_fx.compile_fx_inner",
+            "torch._functorch.config", "torch._guards.TracingContext", "torch._guards.tracing",
+            "torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr",
+            "torch.fx._lazy_graph_module._use_lazy_graph_module",
+        ),
+        "tests/backend/torch/compiler/test_stored_graphs.py",
+    ),
+    **dict.fromkeys(
+        (
             "torch._inductor.ir.ConcatKernel", "torch._inductor.codegen.cpp.CppKernelProxy",
             "torch._inductor.lowering.clone", "torch._inductor.pattern_matcher.ReplacementPatternEntry",
         ),
