@@ -41,7 +41,7 @@ class Child:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed with the process)
         environment = {
             **{name: value for name, value in os.environ.items() if name not in DECIDED},
-            **({} if cache is None else {"TORCHINDUCTOR_CACHE_DIR": cache}),
+            **({} if cache is None else {"TORCHINDUCTOR_CACHE_DIR": cache, "PHLOX_CACHE": f"{cache}/phlox"}),
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # several processes share an accelerator
             **contestant.environment_for(workload),
         }

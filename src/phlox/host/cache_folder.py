@@ -38,10 +38,13 @@ def root() -> Path | None:
     chosen = os.environ.get(VARIABLE, "")
     if chosen == OFF or not hasattr(os, "geteuid"):
         return None
-    if chosen:
-        return Path(chosen).expanduser()
     home = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "phlox"
+    try:
+        if chosen:
+            return Path(chosen).expanduser()
+        return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "phlox"
+    except RuntimeError:  # the user has no home
+        return None
 
 
 def is_private(path: str | os.PathLike[str]) -> bool:
