@@ -107,6 +107,7 @@ _traced_adam = jax.jit(_adam, static_argnums=(0, 1), inline=True)
 class Update(Backend):
     """See `phlox.backend.contract.update`."""
 
+    @composed
     def adam_update(self, x: Array, g: Array, m: Array, v: Array, numbers: AdamScalars) -> tuple[Array, Array, Array]:
         traced = numbers.lr, numbers.correction_1, numbers.correction_2
         # A program has one update for each parameter: JAX traces those of one shape only once. Alone, each operation

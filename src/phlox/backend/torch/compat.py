@@ -165,6 +165,28 @@ def without_proxies() -> Any:
     return _WITHOUT_PROXIES.value()
 
 
+_REPEATED = "equal updates are traced one by one"
+_NODE_OF = Private("torch.fx.experimental.proxy_tensor.get_proxy_slot", _REPEATED)
+_TRACK = Private("torch.fx.experimental.proxy_tensor.track_tensor_tree", _REPEATED)
+
+
+def graph_tracer() -> Any:
+    """What records the operations of the current trace in a graph; None if nothing does, or if nodes cannot be set."""
+    mode = proxy_mode()
+    return mode.tracer if mode is not None and _NODE_OF.exists and _TRACK.exists else None
+
+
+def node_of(x: torch.Tensor, tracer: Any) -> Any:
+    """The node of a tracer in the graph; None for another tensor."""
+    slot = _NODE_OF.value(x, tracer, None)
+    return None if slot is None or slot.constant is not None else slot.proxy.node
+
+
+def set_node(x: torch.Tensor, node: Any, tracer: Any) -> None:
+    """Let a node of the graph compute a tracer that was made without it."""
+    _TRACK.value(x, torch.fx.Proxy(node, tracer), constant=None, tracer=tracer)
+
+
 def trace_any_length(fn: Callable[..., Any], example: Sequence[torch.Tensor]) -> Any:
     """The FX graph of a function of tensors with open sizes."""
     return _make_fx()(fn, tracing_mode="symbolic")(*example)

@@ -93,7 +93,7 @@ def _text_of(graph: Any, example: Sequence[torch.Tensor], options: Mapping[str, 
     for node in numbers:
         target = ""
         if node.op == "call_function":
-            if not isinstance(node.target, (torch._ops.OpOverload, BuiltinFunctionType)):
+            if compat.schema_of(node.target) is None and not isinstance(node.target, BuiltinFunctionType):
                 return None
             target = str(node.target)
         elif node.op == "get_attr":

@@ -17,9 +17,11 @@ import torch
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.contract.update import AdagradScalars, AdamScalars, Piece, ReusedBuffer, SgdScalars, bundles, work_on
+from phlox.backend.contract.widening import composed
 from phlox.backend.device import Device
 from phlox.backend.torch import compat
-from phlox.backend.torch.tracer import is_traced_by_others, is_tracer
+from phlox.backend.torch.repeats import repeated
+from phlox.backend.torch.tracer import is_traced_by_others, is_tracer, tracing
 
 _LONG = 1 << 17
 """Elements in a part: parts of several arrays fit the cache, and each thread of PyTorch has enough work."""
@@ -82,6 +84,13 @@ _KERNELS: dict[str, Callable[..., object]] = {
 
 class Update(Backend):
     """See `phlox.backend.contract.update`."""
+
+    @composed
+    def adam_update(self, x: Array, g: Array, m: Array, v: Array, numbers: AdamScalars) -> tuple[Array, Array, Array]:
+        if not tracing.get():
+            return super().adam_update(x, g, m, v, numbers)
+        new, new_m, new_v = repeated(super().adam_update, (x, g, m, v), numbers)
+        return new, new_m, new_v
 
     def memory_like(self, x: Array, shape: Shape, device: Device) -> ReusedBuffer | None:
         return HostMemory(x, shape) if x.device.type == "cpu" and x.dtype is not torch.bfloat16 else None
