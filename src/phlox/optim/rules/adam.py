@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from phlox.backend import Backend
 from phlox.backend.contract.update import AdamScalars, Real
+from phlox.backend.tracing.scalar import TracedScalar
 from phlox.optim.config import SimpleConfig
 from phlox.optim.rules.small_states import with_bits
 from phlox.optim.rules.update_terms import average, prepared
@@ -76,9 +77,11 @@ class Adam(Rule[AdamConfig]):
     def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:
         c = self.config
         backend = tensor._ops.backend  # pyright: ignore[reportPrivateUsage]
-        numbers, operands = shared(self._shared_numbers, lr, state["time"], backend)
+        numbers = operands = shared(self._numbers, lr, state["time"], backend)
         if not c.amsgrad:
             grad = -grad if c.maximize else grad
+            if isinstance(numbers.lr, TracedScalar):
+                operands = shared(as_operands, numbers, backend)  # once for all parameters
             tensor, m, v = update_by_adam(tensor, grad, state["moment_1"], state["moment_2"], operands)
             return tensor, {"moment_1": m, "moment_2": v, "time": numbers.time}
         tensor, grad = prepared(c, lr, tensor, grad, decoupled=self.decoupled)
@@ -88,11 +91,6 @@ class Adam(Rule[AdamConfig]):
         scale = (greatest * (1.0 / numbers.correction_2)).sqrt() + c.epsilon
         tensor = tensor - m / scale * (lr / numbers.correction_1)
         return tensor, {"moment_1": m, "moment_2": v, "moment_2_max": greatest, "time": numbers.time}
-
-    def _shared_numbers(self, lr: Real, time: Real, backend: Backend) -> tuple[AdamScalars, AdamScalars]:
-        """The scalars of the step after `time` steps, and as operands beside tensors."""
-        numbers = self._numbers(lr, time, backend)
-        return numbers, as_operands(numbers, backend)
 
     def _numbers(self, lr: Real, time: Real, backend: Backend) -> AdamScalars:
         """The scalars of the step after `time` steps."""

@@ -47,7 +47,10 @@ def update_by_adam(
     for array in arrays:
         if ops.shape(array) != shape:
             raise ShapeError(f"adam_update: tensors of shapes {shape} and {ops.shape(array)} differ")
-    scalars = as_operands(scalars, ops.backend)
+    for scalar in scalars:
+        if isinstance(scalar, TracedScalar):
+            scalars = as_operands(scalars, ops.backend)
+            break
     try:
         new, new_moment_1, new_moment_2 = ops.backend.adam_update(*arrays, scalars)
     except Exception as error:
@@ -57,11 +60,8 @@ def update_by_adam(
 
 def as_operands(scalars: AdamScalars, backend: Backend) -> AdamScalars:
     """The scalars, of which traced ones become operands of a backend beside its floats."""
-    for scalar in scalars:
-        if isinstance(scalar, TracedScalar):
-            plain: list[Any] = [x.as_operand(backend, Float) if isinstance(x, TracedScalar) else x for x in scalars]
-            return AdamScalars(*plain)
-    return scalars
+    plain: list[Any] = [x.as_operand(backend, Float) if isinstance(x, TracedScalar) else x for x in scalars]
+    return AdamScalars(*plain)
 
 
 def _promote(*tensors: Tensor) -> list[Any]:
