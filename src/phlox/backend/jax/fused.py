@@ -95,10 +95,10 @@ class Sampling(Backend):
 
 
 def _adam(backend: Any, fixed: tuple[Any, ...], arrays: tuple[Any, ...], traced: tuple[Any, ...]) -> Any:
-    lr, correction_1, correction_2 = traced
+    (x, g, m, v), (lr, correction_1, correction_2) = arrays, traced
     beta_1, beta_2, epsilon, decay, decoupled = fixed
     numbers = AdamScalars(lr, beta_1, beta_2, epsilon, decay, decoupled, correction_1, correction_2)
-    return UpdateOps.adam_update(backend, *arrays, numbers)
+    return UpdateOps.adam_update(backend, x, g, m, v, numbers)
 
 
 _traced_adam = jax.jit(_adam, static_argnums=(0, 1), inline=True)
@@ -112,6 +112,6 @@ class Update(Backend):
         traced = numbers.lr, numbers.correction_1, numbers.correction_2
         # A program has one update for each parameter: JAX traces those of one shape only once. Alone, each operation
         # rounds as it does in eager code, and a number that is a constant is computed with in 64 bits.
-        if not all(isinstance(part, jax.core.Tracer) for part in (x, *traced)):
+        if not all(map(self.is_traced, (x, *traced))):
             return super().adam_update(x, g, m, v, numbers)
         return _traced_adam(self, tuple(numbers[1:6]), (x, g, m, v), traced)

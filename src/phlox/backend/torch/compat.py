@@ -361,7 +361,7 @@ def compile_with_output(graph: Any, example: Sequence[torch.Tensor], options: Ma
         outputs.append(_COMPILE_INNER.value(inner, inner_example, **named))
         return outputs[-1]
 
-    modes = [x.fake_mode for x in example if isinstance(x, FAKE_TENSOR.value)]
+    modes = [mode for x in example if (mode := getattr(x, "fake_mode", None)) is not None]
     # As without a context; it is needed for the metadata.
     context = _CONTEXT.value(modes[0] if modes else FAKE_TENSOR_MODE.value(shape_env=None))
     with (

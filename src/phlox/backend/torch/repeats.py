@@ -66,9 +66,13 @@ def repeated(
 
 def _copy(call: _Recorded, arguments: Sequence[Any], tracer: Any) -> Sequence[torch.Tensor]:
     """New tensors, whose nodes are computed from other arrays."""
-    copies = dict(zip(call.arguments, arguments, strict=True))
+    copies: dict[Any, Any] = dict(zip(call.arguments, arguments, strict=True))
+
+    def argument(node: Any) -> Any:
+        return copies.get(node, node)
+
     for node in call.nodes:
-        copies[node] = tracer.graph.node_copy(node, lambda part: copies.get(part, part))
+        copies[node] = tracer.graph.node_copy(node, argument)
     with compat.without_proxies():
         results = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in call.examples]
     for x, node in zip(results, call.results, strict=True):

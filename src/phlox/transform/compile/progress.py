@@ -42,5 +42,5 @@ class Progress:
 def _report(line: str) -> None:
     if _log.isEnabledFor(logging.INFO):
         _log.info("%s", line)
-    elif sys.stderr is not None and sys.stderr.isatty():  # pyright: ignore[reportUnnecessaryComparison]
+    elif sys.stderr is not None and sys.stderr.isatty():
         sys.stderr.write(f"{line}\n")
