@@ -186,7 +186,9 @@ def is_good(outcome: dict[str, Any]) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 0 if all parts have ended and found nothing wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks gpu", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("gpu-figures"), metavar="FOLDER", help="where files are written")
+    parser.add_argument(
+        "--out", type=Path, default=Path("gpu-figures"), metavar="FOLDER", help="where files are written"
+    )
     parser.add_argument(
         "--only", action="append", metavar="PART", help=f"run this part, or all whose name begins so: {_names()}"
     )
@@ -203,8 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         flags = ["--dry"] * options.dry + (["--peak", str(options.peak)] if options.peak else [])
         return [sys.executable, "-m", "benchmarks.gpu.part", part.name, str(file.resolve()), str(seconds), *flags]
 
-    cores = os.cpu_count() or 1
-    outcomes = run_all(parts, options.out, command, TOTAL, cores // 2)
+    outcomes = run_all(parts, options.out, command, TOTAL, max((os.cpu_count() or 1) // 2, 2))
     text = table(outcomes)
     (options.out / TABLE).write_text(text + "\n", encoding="utf-8")
     print(text)
