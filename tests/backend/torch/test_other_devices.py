@@ -25,6 +25,7 @@ from phlox.backend.torch.arrays import Arrays
 from phlox.backend.torch.compiler import pipeline
 from phlox.backend.torch.compiler.codegen import VARIABLE
 from phlox.backend.torch.compiler.decompositions import decompositions
+from phlox.backend.torch.compiler.graph import is_elementwise, origin_of
 from phlox.backend.torch.compiler.passes import donation
 from phlox.backend.torch.tracer import TracerOps, end, tracing
 from phlox.host.signal_guard import scope
@@ -246,3 +247,32 @@ def test_a_training_step_stays_on_its_device(make: Any, element: Any, monkeypatc
             assert {param.val().device.name for param in model.params()} == {NAME}
     own = {node.target for graph in graphs for node in graph.graph.nodes if str(node.target).startswith("phlox.")}
     assert graphs and not [str(target) for target in own if is_for_processors(target)]
+    read = [x for graph in graphs for x in numbers_read(graph.graph.nodes)]
+    assert (make is lstm or read) and all(x.ndim == 0 for x in read)
+
+
+def numbers_read(nodes: Any) -> Iterator[Any]:
+    """The tensors on a processor that loops on the device read: of elementwise operations and views, their operands.
+
+    Inductor computes those in the loop, and passes a tensor without axes to it as a number.
+    """
+    for node in nodes:
+        if any(x.device.type == NAME for x in tensors_of(node)):
+            open_nodes = [part for part in node.all_input_nodes if is_on_processor(part)]
+            while open_nodes:
+                part = open_nodes.pop()
+                inner = [operand for operand in part.all_input_nodes if is_on_processor(operand)]
+                if inner and (is_elementwise(part) or origin_of(part) is not part):
+                    open_nodes += inner
+                else:
+                    yield from tensors_of(part)
+
+
+def tensors_of(node: Any) -> list[Any]:
+    value = node.meta.get("val")
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    return [part for part in parts if isinstance(part, torch.Tensor)]
+
+
+def is_on_processor(node: Any) -> bool:
+    return any(x.device.type == "cpu" for x in tensors_of(node))
