@@ -109,10 +109,10 @@ def generation(task: Task) -> None:
     """A token after a prompt of 32, greedy, beside `transformers`, and beside a program that only reads the weights."""
     import torch
 
-    from benchmarks import generation
+    from benchmarks import generation as texts
     from phlox.backend import Jax, Torch
 
-    sizes = generation.SMALL if task.dry else generation.SIZES
+    sizes = texts.SMALL if task.dry else texts.SIZES
     new, rounds = (5, 2) if task.dry else (65, 5)
     place = "cpu" if task.dry else "cuda"
     name = gpu_of("torch", task).partition(":")[2]
@@ -121,19 +121,17 @@ def generation(task: Task) -> None:
     rows: list[dict[str, Any]] = []
     for batch in (1, 32):
         on_torch, on_jax = Torch(float="bf16").device(name), Jax(float="bf16").device(name)
-        ours = partial(generation.phlox_model, sizes=sizes, batch=batch)
-        makers: dict[str, Callable[[], generation.Steps]] = {
-            "transformers": partial(generation.theirs, sizes, batch=batch, **half),
-            "reading the weights": partial(generation.reading, sizes, **half),
+        ours = partial(texts.phlox_model, sizes=sizes, batch=batch)
+        makers: dict[str, Callable[[], texts.Steps]] = {
+            "transformers": partial(texts.theirs, sizes, batch=batch, **half),
+            "reading the weights": partial(texts.reading, sizes, **half),
             "Phlox on PyTorch, eager": partial(ours, on_torch, compiled=False),
             "Phlox on JAX": partial(ours, on_jax, compiled=True),
         }
         if not task.dry:
             makers["Phlox on PyTorch"] = partial(ours, on_torch, compiled=True)
         FAILED.clear()
-        contestants = {
-            title: partial(generation.seconds_of_a_token, steps, new) for title, steps in built(makers).items()
-        }
+        contestants = {title: partial(texts.seconds_of_a_token, steps, new) for title, steps in built(makers).items()}
         ready = built(contestants)  # called once, which compiles
         times = in_turn({title: contestants[title] for title in ready}, range(rounds))
         title = f"a token, batch {batch}"

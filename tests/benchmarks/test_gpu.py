@@ -1,6 +1,6 @@
 """The command for machines with a GPU: its table of parts is complete, and a part that fails is reported.
 
-Serves: benchmarks/gpu/*.py
+Serves: benchmarks/gpu/{command,part,checks,speed}.py
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 No GPU is needed: JAX lowers a program for a platform that is not there. XLA's own work, and values, need one.
 
-Serves: src/phlox/backend/jax/*.py
+Serves: src/phlox/backend/jax/{backend,attention,conv,linear,packed,tracer}.py
 """
 
 # pyright: standard
@@ -118,7 +118,7 @@ def test_programs_are_lowered_for_cuda(task: str, element: str) -> None:
 
 if __name__ == "__main__":
     jax.default_backend = lambda: "gpu"
-    chosen = Jax(float=sys.argv[2])
+    chosen = Jax(float="bf16" if sys.argv[2] == "bf16" else "f32")
     if sys.argv[1] == "training":
         lower_training(chosen)
     else:

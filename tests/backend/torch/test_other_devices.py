@@ -3,7 +3,7 @@
 PyTorch's device "meta" stands for a GPU: its tensors have shapes and a device, but no values, so no GPU is needed. No
 operation may make a tensor on a processor on the way, read a value without need, or call a kernel for processors.
 
-Serves: src/phlox/backend/torch/ops/*.py, src/phlox/backend/torch/{arrays,backend,tracer}.py
+Serves: src/phlox/backend/torch/{arrays,backend,tracer}.py, src/phlox/backend/torch/ops/{random,update}.py
 """
 
 # pyright: standard
@@ -71,7 +71,7 @@ def _no_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "inductor")  # with all passes and kernels
 
 
-def run(row: Row, sample: Sequence[Any], arrays: Sequence[Any], backend: Any, *, backward: bool) -> list[Any]:
+def run(row: Row, sample: Any, arrays: Sequence[Any], backend: Any, *, backward: bool) -> list[Any]:
     """The arrays that a row gives for the arrays of its sample: its value, or its gradients."""
     remaining = iter(arrays)
     arguments: list[Any] = []
@@ -175,7 +175,7 @@ def test_operations_stay_on_their_device(family: str, way: Callable[..., list[An
 
 def test_waiting_for_a_tensor_waits_for_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[str] = []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.append(str(device)))
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: waited.append(str(device)))
 
     class OnGpu:
         device = torch.device("cuda", 1)

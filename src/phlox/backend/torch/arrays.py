@@ -155,10 +155,8 @@ class Arrays(EngineBackend):
 
     def await_array(self, x: Array) -> None:
         # Not only for this tensor: PyTorch waits for all that it has started on the device.
-        if x.device.type == "cuda" and not is_tracer(x):
-            torch.cuda.synchronize(x.device)
-        elif x.device.type == "mps" and not is_tracer(x):
-            torch.mps.synchronize()
+        if x.device.type in ("cuda", "mps") and not is_tracer(x):
+            torch.accelerator.synchronize(x.device)
 
     def kind_of(self, x: Array) -> type[Kind]:
         if x.dtype == torch.bool:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from phlox.backend.torch import compat
-from phlox.backend.torch.compiler.graph import dtypes_of, origin_of, replace_node, shape_of
+from phlox.backend.torch.compiler.graph import dtypes_of, origin_of, replace_node
 
 _aten: Any = torch.ops.aten
 
@@ -268,11 +268,11 @@ def _compared_with_own_results(graph: Any) -> list[Any]:
 def _computed_tensor(node: Any) -> Any:
     """The first tensor that this one may be a view of; of an operation with several results, the one that is taken."""
     origin = origin_of(node)
-    while shape_of(origin) is None and node.all_input_nodes and node is not origin:
-        if node.all_input_nodes[0] is origin:
-            return node
+    if not isinstance(origin.meta.get("val"), (list, tuple)):
+        return origin
+    while node.all_input_nodes[0] is not origin:
         node = node.all_input_nodes[0]
-    return origin
+    return node
 
 
 def _is_computed_from(node: Any, source: Any) -> bool:

@@ -143,9 +143,9 @@ def _pairs(state: State, start: int, stop: int, n: int, device: Device) -> tuple
     """The words of pairs start..stop-1 of a draw of n words, as int64 in 0..2**32-1."""
     if isinstance(state, (Tensor, RngState)):
         check_draw(n)
-        k0, k1, position = _key(state) if isinstance(state, RngState) else (state.to(torch.int64) & _M32).unbind()
-        state = state.words if isinstance(state, RngState) else state
-        device = state.device if device is None else device
+        words = state.words if isinstance(state, RngState) else state
+        k0, k1, position = _key(words) if isinstance(state, RngState) else (words.to(torch.int64) & _M32).unbind()
+        device = words.device if device is None else device
     else:
         k0, k1, position = (int(word) for word in state)
         check_draw(n, position)
@@ -166,19 +166,19 @@ def _key_of(words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return k0.clone(), k1.clone(), position.clone()
 
 
-_library = torch.library.Library("phlox", "FRAGMENT")
+_library: Any = torch.library.Library("phlox", "FRAGMENT")
 _library.define("key(Tensor words) -> (Tensor, Tensor, Tensor)")
 _library.impl("key", _key_of, "CompositeExplicitAutograd")
 torch.library.register_fake("phlox::key", _key_of, lib=_library)
 
 
-def _key(state: RngState) -> tuple[Tensor, Tensor, Tensor]:
+def _key(words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The words of a program's stream, each as a tensor of rank 0 on the CPU, where the state is.
 
     As one operation: Inductor passes such a tensor to a kernel of a GPU as a number, but it would let the kernel read
     an element of a longer tensor from the memory of the CPU.
     """
-    return torch.ops.phlox.key(state.words)
+    return torch.ops.phlox.key(words)
 
 
 def _words(state: State, n: int, device: Device, part: Part | None = None) -> Tensor:
