@@ -10,6 +10,9 @@ nothing overflows.
 or as `RngState` of one in a program.
 """
 
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import math
@@ -166,7 +169,7 @@ def _key_of(words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return k0.clone(), k1.clone(), position.clone()
 
 
-_library: Any = torch.library.Library("phlox", "FRAGMENT")
+_library = torch.library.Library("phlox", "FRAGMENT")
 _library.define("key(Tensor words) -> (Tensor, Tensor, Tensor)")
 _library.impl("key", _key_of, "CompositeExplicitAutograd")
 torch.library.register_fake("phlox::key", _key_of, lib=_library)
