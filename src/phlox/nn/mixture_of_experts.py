@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from phlox.backend import DeviceLike, Float, Int
+from phlox.backend import Bool, DeviceLike, Float, Int
 from phlox.config import config_of
 from phlox.errors import ConfigError
 from phlox.module import Module, Param
 from phlox.module.reparameterization import computed
+from phlox.nn.activation import ACTIVATIONS, ActivationName
 from phlox.nn.initializer import Initializer, KaimingUniform, Zeros
 from phlox.nn.linear import Linear
 from phlox.tensor import Tensor, arange, functional, where
@@ -18,15 +19,6 @@ __all__ = [
     "ExpertLinear", "ExpertLinearConfig", "MixtureOfExperts", "MixtureOfExpertsConfig", "Router", "RouterConfig",
     "Routing", "balance_loss",
 ]  # fmt: skip
-
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": functional.gelu,
-    "gelu_tanh": lambda x: functional.gelu(x, approximate=True),
-    "quick_gelu": lambda x: x * functional.sigmoid(x * 1.702),
-    "relu": functional.relu,
-    "silu": functional.silu,
-    "tanh": lambda x: x.tanh(),
-}
 
 
 class Routing(NamedTuple):
@@ -42,16 +34,21 @@ class Routing(NamedTuple):
     @property
     def load(self) -> Tensor[Any, Any, Float]:
         """[n_experts]: the share of the tokens that each expert processes; the sum is top_k."""
+        return self._chosen().mean(0)
+
+    def _chosen(self) -> Tensor[Any, Any, Float]:
+        """[tokens, n_experts]: one where an expert processes a token, else zero."""
         n = self.probabilities.shape[-1]
         experts = self.experts.to_full_precision()
         chosen = experts.reshape((-1, experts.shape[-1], 1)) == arange(n, device=experts.device)
-        return chosen.float().sum(1).mean(0)
+        return chosen.float().sum(1)
 
 
-def balance_loss(routings: Sequence[Routing]) -> Tensor:
+def balance_loss(routings: Sequence[Routing], mask: Tensor[Any, Any, Bool] | None = None) -> Tensor:
     """The loss of routers that prefer some experts: n sum(load[e] mean(probability[e])), over all tokens and layers.
 
-    It is top_k if all experts are equally busy, and larger otherwise (Fedus et al. 2021, "Switch transformers").
+    It is top_k if all experts are equally busy, and larger otherwise (Fedus et al. 2021, "Switch transformers"). With a
+    mask [...] of the tokens, only those where it is true count.
 
     >>> import phlox as px
     >>> layer = MixtureOfExperts(8, 16, n_experts=4, top_k=2).init(0)
@@ -60,9 +57,14 @@ def balance_loss(routings: Sequence[Routing]) -> Tensor:
     ()
     """
     n = routings[0].probabilities.shape[-1]
-    load = sum((routing.load for routing in routings[1:]), routings[0].load)
-    means = [routing.probabilities.reshape((-1, n)).mean(0) for routing in routings]
-    mean = sum(means[1:], means[0])
+    counted = None if mask is None else mask.reshape((-1, 1)).to_full_precision().float()
+
+    def mean_of(x: Tensor) -> Tensor:
+        return x.mean(0) if counted is None else (x * counted).sum(0) / counted.sum()
+
+    loads = [mean_of(routing._chosen()) for routing in routings]  # pyright: ignore[reportPrivateUsage]
+    means = [mean_of(routing.probabilities.reshape((-1, n))) for routing in routings]
+    load, mean = sum(loads[1:], loads[0]), sum(means[1:], means[0])
     return (load.detach() * mean).sum() * (n / len(routings) ** 2)
 
 
@@ -208,14 +210,14 @@ class SharedExpert(Module):
     """The gated feed-forward network of a `MixtureOfExperts` that processes all tokens."""
 
     def __init__(
-        self, d_model: int, d_hidden: int, activation: str, scaled: bool, linear: Callable[..., Linear]
+        self, d_model: int, d_hidden: int, activation: ActivationName, scaled: bool, linear: Callable[..., Linear]
     ) -> None:
         self.gate, self.up, self.down = linear(d_model, d_hidden), linear(d_model, d_hidden), linear(d_hidden, d_model)
         self.scale = linear(d_model, 1, bias=False) if scaled else None
-        self.activation = activation
+        self.activation: ActivationName = activation
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = self.down(_ACTIVATIONS[self.activation](self.gate(x)) * self.up(x))
+        y = self.down(ACTIVATIONS[self.activation](self.gate(x)) * self.up(x))
         return y if self.scale is None else y * functional.sigmoid(self.scale(x))
 
 
@@ -252,7 +254,7 @@ class MixtureOfExperts(Module):
         n_experts: int,
         top_k: int,
         *,
-        activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh"] = "silu",
+        activation: ActivationName = "silu",
         limit: float | None = None,
         alpha: float = 1.702,
         bias: bool = False,
@@ -288,7 +290,8 @@ class MixtureOfExperts(Module):
         self.gate, self.up = stack(d_model, d_hidden), stack(d_model, d_hidden)
         self.down = stack(d_hidden, d_model, out_initializer or initializer)
         self.shared = SharedExpert(d_model, d_shared, activation, shared_scale, linear) if d_shared else None
-        self.activation, self.limit, self.alpha = activation, limit, alpha
+        self.activation: ActivationName = activation
+        self.limit, self.alpha = limit, alpha
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.with_routing(x)[0]
@@ -304,7 +307,7 @@ class MixtureOfExperts(Module):
 
     def _gated(self, gate: Tensor, up: Tensor) -> Tensor:
         if self.limit is None:
-            return _ACTIVATIONS[self.activation](gate) * up
+            return ACTIVATIONS[self.activation](gate) * up
         gate, up = gate.minimum(self.limit), up.clip(-self.limit, self.limit)
         return gate * functional.sigmoid(gate * self.alpha) * (up + 1.0)
 
