@@ -150,8 +150,11 @@ class Update(Backend):
         return update
 
     def in_pieces(self, work: Callable[[list[Array]], list[Array]], pieces: Sequence[Piece]) -> None:
+        sizes = [len(piece.new[0]) for piece in pieces]
+        # On a GPU each part would be a launch of each operation, and its cache is not the bottleneck.
+        longest = _LONG if pieces[0].new[0].device.type == "cpu" else max(sizes)
         with torch.no_grad():
-            for bundle in bundles([len(piece.new[0]) for piece in pieces], _LONG):
+            for bundle in bundles(sizes, longest):
                 work_on(bundle, pieces, work, torch.cat, _unshared)
 
 
