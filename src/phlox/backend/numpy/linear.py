@@ -11,7 +11,7 @@ import numpy as np
 from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.linear import GELU_FAR, INV_SQRT_2PI, SQRT_2_OVER_PI, TANH_CUBIC
 from phlox.backend.contract.types import Array, Gradients, Needed
-from phlox.backend.numpy.blocks import Block, by_blocks, by_rows, dot, row_maxima, row_sums, scratch
+from phlox.backend.numpy.blocks import SMALL, Block, by_blocks, by_rows, dot, row_maxima, row_sums, scratch
 from phlox.backend.numpy.sums import column_sums
 
 # The normal distribution function is (1 + tanh(x P(x^2))) / 2. For gelu's approximation P has degree one; this minimax
@@ -93,8 +93,8 @@ def _log_softmax_backward(y: Block, g: Block, out: Block) -> None:
 
 
 def _is_blockwise(x: Array, axis: int) -> bool:
-    """Is it the last axis, with elements?"""
-    return axis == x.ndim - 1 and x.size > 0
+    """Is the axis the last, and the array so large that blocks pay?"""
+    return axis == x.ndim - 1 and x.size >= SMALL
 
 
 class Dense(Backend):

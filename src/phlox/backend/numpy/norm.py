@@ -11,6 +11,9 @@ from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.numpy.blocks import Block, dot, in_blocks, row_sums, rows_of, scratch
 from phlox.backend.numpy.sums import column_sums, total
 
+_FEW = 1 << 11
+"""Of fewer elements, several calls of NumPy take less time than the work around a block."""
+
 
 class Norm(Backend):
     """See `phlox.backend.contract.nn.norm`."""
@@ -18,7 +21,7 @@ class Norm(Backend):
     def layer_norm_forward(
         self, x: Array, gamma: Array | None, beta: Array | None, epsilon: float
     ) -> tuple[Array, Any]:
-        if not x.size:
+        if x.size < _FEW:
             return super().layer_norm_forward(x, gamma, beta, epsilon)
         rows = rows_of(x)
         y, mean, rstd = _buffers(rows)
@@ -44,7 +47,7 @@ class Norm(Backend):
         return _backward(rows, mean, rstd, gamma, g, needed)
 
     def rms_norm_forward(self, x: Array, gamma: Array | None, epsilon: float) -> tuple[Array, Any]:
-        if not x.size:
+        if x.size < _FEW:
             return super().rms_norm_forward(x, gamma, epsilon)
         rows = rows_of(x)
         y, _, rrms = _buffers(rows)
