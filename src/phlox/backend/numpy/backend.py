@@ -290,6 +290,8 @@ class NumPy(
     float_argmin = _arg_reduction(np.argmin)
     float_cumsum = staticmethod(running)
     float_matmul: Binary = staticmethod(_matmul)
+    tile_product = native(np.dot)
+    stacked_products = native(np.matmul)
 
     def float_into_int(self, x: Array) -> Array:
         info = np.iinfo(self.host_int_dtype)
