@@ -9,16 +9,14 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from phlox.backend import Backend, backend_names, load_backend
-from phlox.backend.reproducible import reproducible
-from phlox.backend.contract.catalogue import OPERATIONS
 from phlox.errors import DataError, PhloxError
-from phlox.testing.conformance import checks, running
+from phlox.testing.conformance import running
 from phlox.testing.conformance.row import Row
 from phlox.testing.conformance.rows import ROWS
 
@@ -43,35 +41,43 @@ def error(row: Row, backend: Backend) -> float | None:
             expected = running.reference(row, rounded)
             if expected.dtype.kind != "f" or not expected.size:
                 continue
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
+            with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 result = np.asarray(row.call(*running.tensors(rounded, backend)).numpy(), np.float64)
         except (PhloxError, ModuleNotFoundError):
             continue
-        scale = np.max(np.abs(expected), where=np.isfinite(expected), initial=0.0)
-        difference = np.max(np.abs(result - expected), where=np.isfinite(expected), initial=0.0)
+        finite = np.isfinite(expected)
+        scale = np.max(np.abs(expected), where=finite, initial=0.0)
+        difference = np.max(
+            np.abs(np.where(finite, result, 0.0) - np.where(finite, expected, 0.0)), where=finite, initial=0.0
+        )
         if scale > 0.0 and np.isfinite(difference):
             worst = max(worst or 0.0, float(difference / (scale * _EPSILON[backend.float_element])))
     return worst
 
 
-def table(backends: Sequence[Backend], rows: Iterable[Row] = ROWS, *, mode: bool = False) -> str:
-    """A Markdown table with a line for each row that can be compared, and a column for each backend.
+def errors(backend: Backend, rows: Iterable[Row] = ROWS) -> dict[str, float]:
+    """The `error` of each row that can be compared on this backend, by the row's name."""
+    measured = ((row.name, error(row, backend)) for row in rows)
+    return {name: worst for name, worst in measured if worst is not None}
 
-    With `mode`, results are computed in the reproducible mode.
+
+def table(columns: Mapping[str, Mapping[str, float]]) -> str:
+    """A Markdown table with a line for each operation, and a column for each of `columns`, by its title.
+
+    Operations that are exact in all columns are listed below the table.
     """
-    titles = [f"{backend.name} {backend.float_element}" for backend in backends]
-    lines = [f"| operation | {' | '.join(titles)} |", f"|---|{'---:|' * len(titles)}"]
-    for row in rows:
-        with reproducible(mode):
-            errors = [error(row, backend) for backend in backends]
-        if any(worst is not None for worst in errors):
-            lines.append(f"| {_escaped(row.name)} | {' | '.join(map(_shown, errors))} |")
-    return "\n".join(lines)
+    every = dict.fromkeys(name for column in columns.values() for name in column)
+    names = [name for name in every if any(column.get(name) for column in columns.values())]
+    lines = [f"| operation | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
+    cells = ([_shown(column.get(name)) for column in columns.values()] for name in names)
+    lines += [f"| {_escaped(name)} | {' | '.join(line)} |" for name, line in zip(names, cells, strict=True)]
+    exact = ", ".join(_escaped(name) for name in every if name not in names)
+    return "\n".join([*lines, "", f"Exact on all of them: {exact}."])
 
 
 def _escaped(name: str) -> str:
-    return f"`{name}`" if name.isidentifier() and name in OPERATIONS else name.replace("|", "\\|")
+    return name.replace("|", "\\|")
 
 
 def _shown(worst: float | None) -> str:
@@ -96,7 +102,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     engines = [load_backend(name) for name in backend_names()]
     backends = [engine(float=element) for engine in engines for element in ELEMENTS]
-    text = table(backends, [row for row in ROWS if options.only in row.name])
+    rows = [row for row in ROWS if options.only in row.name]
+    text = table({f"{backend.name} {backend.float_element}": errors(backend, rows) for backend in backends})
     if options.into is None:
         sys.stdout.write(text + "\n")
     else:

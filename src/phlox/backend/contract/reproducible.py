@@ -29,7 +29,6 @@ from phlox.backend.contract.nn.packed import PackedOps
 from phlox.backend.contract.nn.pooling import PoolingOps
 from phlox.backend.contract.nn.recurrent import RecurrentOps
 from phlox.backend.contract.nn.sampling import SamplingOps
-from phlox.backend.contract.reduction import ReductionOps
 from phlox.backend.contract.shape import part, replaced
 from phlox.backend.contract.tiles import ROWS, TileOps
 from phlox.backend.contract.types import Array, Axes, Shape
@@ -152,6 +151,12 @@ class ReproducibleOps(TileOps):
 
     def _products(self, x: Array, y: Array) -> Array:
         return self.float_matmul(x, transposed(self, y))
+
+    def _is_row_by_row(self, rows: int, n: int) -> bool:
+        return False
+
+    def _block_length(self, rows: int, n: int) -> int:
+        return ROWS
 
     def _check(self, x: Array, sizes: Shape) -> None:
         if any(map(is_open, sizes)):
