@@ -74,9 +74,35 @@ def test_a_policy_catches_most() -> None:
     assert found["last"] > 0.6
 
 
-@pytest.mark.parametrize("name", ["wgan_gp", "dqn", "word_language_model", "actor_critic"])
+def test_a_model_learns_to_answer_in_a_chat(capsys: pytest.CaptureFixture[str]) -> None:
+    found = reached("chat_fine_tuning")
+    assert found["before"] == 0.0
+    assert found["after"] > 0.9  # who only knows the form has one sixth right
+    assert "rows of 64 tokens, 97% full" in capsys.readouterr().out
+
+
+def test_a_model_learns_what_is_preferred() -> None:
+    found = reached("preference_optimization")
+    assert 0.3 < found["before"] < 0.65
+    assert found["after"] > 0.85 and found["accuracy"] > 0.9
+
+
+def test_a_taught_student_knows_more_than_its_text() -> None:
+    found = reached("distillation")
+    assert found["teacher"] < 0.55
+    assert found["distilled"] < found["alone"] - 0.15
+
+
+COMPILED = [
+    "wgan_gp", "dqn", "word_language_model", "actor_critic",
+    "chat_fine_tuning", "preference_optimization", "distillation",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPILED)
 def test_it_compiles(name: str) -> None:
-    """What is special in these goes into one program: derivatives of derivatives, a target, a state, distributions."""
+    """What is special in these goes into one program: derivatives of derivatives, a target, a state, distributions,
+    texts in one row, a model without its adapters, a second model."""
     found = reached(name, "--epochs", "1", device="jax")
     assert all(math.isfinite(value) for value in found.values())
 

@@ -149,14 +149,28 @@ def lowest(*extras: str) -> tuple[str, ...]:
     return (*(one.replace(">=", "==", 1) for one in wanted), *_for_tests())
 
 
-def newest_of(*extras: str, pre: bool = False) -> tuple[str, ...] | None:
-    """The newest version of each dependency that the package index has for this Python; None without an index.
+def newest_python() -> str:
+    """The newest Python that is supported and installed: on the path, by pyenv, or this one."""
+    newest = int(supported()["python"][1].split(".")[1])
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for minor in range(newest, sys.version_info.minor, -1):
+        for program in (shutil.which(f"python3.{minor}"), *map(str, versions.glob(f"3.{minor}.*/bin/python"))):
+            # A name on the path may be that of a program which only looks for others.
+            command = [program or "", "-c", "import venv"]
+            if program and subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                return program
+    return sys.executable
+
+
+def newest_of(*extras: str, pre: bool = False, python: str = "") -> tuple[str, ...] | None:
+    """The newest version of each dependency that the package index has for a Python; None without an index.
 
     Of those that pyproject.toml supports; with `pre`, of all, pre-releases too.
     """
     pins: list[str] = []
+    options = [*(["--pre"] if pre else []), *(["--python-version", python] if python else [])]
     for one in requirements(*extras):
-        version = newest(name_of(one), "--pre") if pre else newest(name_of(one), most=most_of(name_of(one)))
+        version = newest(name_of(one), *options, most="" if pre else most_of(name_of(one)))
         if version is None:
             return None
         pins.append(f"{name_of(one)}=={version}")

@@ -3,9 +3,9 @@
     make versions                       ARGS="newest torch-newest", ARGS=prerelease, ARGS=--cuda-builds
 
 The smoke suite (tests/smoke) runs in four environments, with the versions of the table `tool.phlox.versions` in
-pyproject.toml. They are made once; the newest ones again when there is something newer for this Python. Two more are
-made by name: they hold the newest versions of all, pre-releases too. Which of them cannot be had here is said, and that
-is no failure.
+pyproject.toml; the newest JAX on the newest Python that is installed, by its name or by pyenv. They are made once; the
+newest ones again when there is something newer for their Python. Two more are made by name: they hold the newest
+versions of all, pre-releases too. Which of them cannot be had here is said, and that is no failure.
 
 On Linux, PyPI has PyTorch with gigabytes of CUDA only. Without `--cuda-builds` these are not installed: an environment
 for which there is no CPU build is skipped, unless it was made before.
@@ -32,6 +32,8 @@ from tools.environments import (
     name_of,
     newest,
     newest_of,
+    newest_python,
+    version_of,
 )  # fmt: skip
 
 CPU = "" if sys.platform == "darwin" else "+cpu"
@@ -45,7 +47,9 @@ def _lowest(cuda: bool) -> Environment:
 
 
 def _newest(cuda: bool) -> Environment:
-    return _last("newest") if (pins := newest_of("jax")) is None else Environment("newest", pins)
+    base = newest_python()  # newer engines need a newer Python
+    pins = newest_of("jax", python=version_of(base).split()[0])
+    return _last("newest", base) if pins is None else Environment("newest", pins, base)
 
 
 def _prerelease(cuda: bool) -> Environment:
@@ -78,13 +82,13 @@ def _torch(name: str, version: str, pins: tuple[str, ...], cuda: bool) -> Enviro
     return with_cuda if cuda or with_cuda.is_there else Environment(name, (f"torch=={version}{CPU}", *pins))
 
 
-def _last(name: str) -> Environment:
+def _last(name: str, base: str = sys.executable) -> Environment:
     """The environment as it was made the last time, where nobody can say what is newest."""
     try:
         pins = json.loads((FOLDER / name / "holds.json").read_text(encoding="utf-8"))["pins"]
     except OSError:
         raise Skipped("no package index says what is newest") from None
-    return Environment(name, tuple(pins))
+    return Environment(name, tuple(pins), base)
 
 
 ENVIRONMENTS: dict[str, Callable[[bool], Environment]] = {

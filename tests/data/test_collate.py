@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phlox.data import Concat, Loader, Pack, Pad, Subset, split_rows
+from phlox.data import Concat, Loader, Pack, Pad, Subset, next_tokens, split_rows
 from phlox.errors import DataError
 
 
@@ -53,6 +53,32 @@ def test_packing_has_every_sequence_once() -> None:
     assert Pack(64, rows=50)(given)["tokens"].shape == (50, 64)
 
 
+def test_packing_is_first_fit_and_may_cut() -> None:
+    """Each text, the longest first, is in the first row with room: in a plain search, and the same here."""
+    lengths = np.random.default_rng(1).integers(1, 40, 500).tolist()
+    ends: list[int] = []
+    for size in sorted(lengths, reverse=True):
+        row = next((i for i, end in enumerate(ends) if end + size <= 48), len(ends))
+        ends[row : row + 1] = [size + (ends[row] if row < len(ends) else 0)]
+    batch = Pack(48)([np.full(n, n) for n in lengths])
+    assert batch["mask"].sum(1).tolist() == ends
+    cut = Pack(3, truncate=True, value={"target": -100})(
+        [{"a": [1, 2, 3, 4], "target": [5, 6, 7, 8]}, {"a": [9], "target": [9]}]
+    )
+    assert cut["a"].tolist() == [[1, 2, 3], [9, 0, 0]] and cut["target"].tolist() == [[5, 6, 7], [9, -100, -100]]
+
+
+def test_rows_of_next_tokens() -> None:
+    row = next_tokens([4, 5, 6, 7], [True, False, True, True])
+    assert row["input"].tolist() == [4, 5, 6] and row["target"].tolist() == [-100, 6, 7]
+    batch = Pad(value={"target": -100})([row, next_tokens([8, 9])])
+    assert batch["input"].tolist() == [[4, 5, 6], [8, 0, 0]] and batch["target"].tolist() == [
+        [-100, 6, 7],
+        [9, -100, -100],
+    ]
+    assert {array.dtype for array in row.values()} == {np.dtype(np.int32)}
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -63,6 +89,10 @@ def test_packing_has_every_sequence_once() -> None:
         (lambda: Pack(2)([[1, 2, 3]]), "row 0 of the batch has length 3, more than 2"),
         (lambda: Pack(2, rows=1)([[1, 2], [1]]), "needs 2 rows of 2, and rows is 1"),
         (lambda: Pack(0), "must be 1 or more"),
+        (lambda: Pack(4)([{"tokens": [1], "mask": [True]}]), "a field 'mask', which a packed batch has too"),
+        (lambda: Pad(value={"a": 1})([[1, 2]]), "a dict of values needs rows that are dicts of fields"),
+        (lambda: next_tokens([1]), "two tokens or more, got shape (1,)"),
+        (lambda: next_tokens([1, 2], [True]), "the mask has shape (1,), and the tokens (2,)"),
     ],
 )
 def test_what_does_not_fit(call: Any, said: str) -> None:

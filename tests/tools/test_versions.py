@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,7 @@ def test_without_an_index_an_environment_is_skipped_or_used_as_it_is(
     for module in (environments, versions):
         monkeypatch.setattr(module, "FOLDER", tmp_path)
         monkeypatch.setattr(module, "newest", without_index)
+    monkeypatch.setattr(versions, "newest_python", lambda: sys.executable)
     with pytest.raises(Skipped, match="no package index"):
         versions.ENVIRONMENTS["newest"](False)
     made = Environment("newest", ("numpy==2.4.6",))
@@ -120,6 +122,19 @@ def test_without_an_index_an_environment_is_skipped_or_used_as_it_is(
     assert made.is_there
     assert not Environment("newest", ("numpy==2.4.7",)).is_there
     made.make()  # installs nothing
+
+
+def test_the_newest_python_is_one_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    monkeypatch.setattr(environments, "supported", lambda: {"python": ("3.11", f"3.{sys.version_info.minor + 2}")})
+    assert environments.newest_python() == sys.executable
+    for added, runs in ((2, False), (1, True)):
+        program = tmp_path / "versions" / f"3.{sys.version_info.minor + added}.4" / "bin" / "python"
+        program.parent.mkdir(parents=True)
+        program.write_text(f"#!/bin/sh\nexit {int(not runs)}\n", encoding="utf-8")
+        program.chmod(0o755)
+    assert environments.newest_python() == str(program)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from phlox.data.token_windows import TokenWindows
 from phlox.lazy import lazily
 
 if TYPE_CHECKING:
-    from phlox.data.collate import Pack, Pad
+    from phlox.data.collate import Pack, Pad, next_tokens
     from phlox.data.image_folder import ImageFolder
     from phlox.data.image_processor import ImageProcessor
     from phlox.data.images import (
@@ -37,13 +37,13 @@ __all__ = [
     "ImageFolder", "ImageProcessor", "ImageTransform", "Images", "InOrder", "Loader", "Mapped", "Mixup", "Normalize",
     "Order", "Pack", "Pad", "RandomAffine", "RandomCrop", "RandomFlip", "RandomResizedCrop", "Resize", "Shuffled",
     "SkippedRow", "Source", "Split", "Subset", "TokenWindows", "Transform", "Weighted", "as_source", "load_digits",
-    "read_images", "split", "split_rows",
+    "next_tokens", "read_images", "split", "split_rows",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "collate": "Pack Pad",
+        "collate": "Pack Pad next_tokens",
         "image_folder": "ImageFolder",
         "image_processor": "ImageProcessor",
         "images": "CenterCrop ColorJitter ImageTransform Normalize RandomCrop RandomFlip RandomResizedCrop Resize",

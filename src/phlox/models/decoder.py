@@ -9,7 +9,7 @@ from phlox.backend import DeviceLike
 from phlox.config import Config
 from phlox.models.blocks import FeedForwardBlock, norm_of
 from phlox.models.causal import CausalConfig, CausalModel, Tokens
-from phlox.models.parts import ActivationName, check_counts, check_heads, check_tokens, dense
+from phlox.models.parts import ActivationName, check_counts, check_heads, dense
 from phlox.models.rotary_scaling import RotaryScaling, ScaledRotaryEncoding
 from phlox.module import Param
 from phlox.nn import (
@@ -23,9 +23,9 @@ from phlox.nn import (
     RotaryEncoding,
     Routing,
     balance_loss,
-    linear_cross_entropy_loss,
 )
 from phlox.tensor import Tensor
+from phlox.tensor.functional.loss_weight import with_term
 
 __all__ = ["Decoder", "DecoderConfig", "ExpertsConfig", "LatentConfig"]
 
@@ -278,20 +278,31 @@ class DecoderBlock(FeedForwardBlock):
         self.dropout = Dropout(config.dropout)
         self.parallel = config.parallel
 
-    def __call__(self, x: Tensor, cache: KeyValueCache | None = None) -> Any:
-        """The result and, with a cache, the new cache."""
-        y, cache, _ = self._run(x, cache)
+    def __call__(
+        self,
+        x: Tensor,
+        cache: KeyValueCache | None = None,
+        *,
+        mask: Tensor[Any, Any, Any] | None = None,
+        positions: Tokens | None = None,
+    ) -> Any:
+        """The result and, with a cache, the new cache; without one, the attention has `mask` and `positions`."""
+        y, cache, _ = self._run(x, cache, mask, positions)
         return y if cache is None else (y, cache)
 
-    def with_routing(self, x: Tensor) -> tuple[Tensor, Routing | None]:
+    def with_routing(
+        self, x: Tensor, *, mask: Tensor[Any, Any, Any] | None = None, positions: Tokens | None = None
+    ) -> tuple[Tensor, Routing | None]:
         """The result, and which experts the layer chose, if it has any."""
-        y, _, routing = self._run(x, None)
+        y, _, routing = self._run(x, None, mask, positions)
         return y, routing
 
-    def _run(self, x: Tensor, cache: KeyValueCache | None) -> tuple[Tensor, KeyValueCache | None, Routing | None]:
+    def _run(
+        self, x: Tensor, cache: KeyValueCache | None, mask: Tensor[Any, Any, Any] | None, positions: Tokens | None
+    ) -> tuple[Tensor, KeyValueCache | None, Routing | None]:
         normed = x if self.norm_1 is None else self.norm_1(x)
         if cache is None:
-            attended = self.attention(normed)
+            attended = self.attention(normed, mask=mask, positions=positions)
         else:
             attended, cache = self.attention(normed, cache=cache)
         if self.norm_1_after is not None:
@@ -346,36 +357,41 @@ class Decoder(CausalModel[DecoderConfig, DecoderBlock]):
         self.balance = 0.0 if config.experts is None else config.experts.balance
         self.embedding_scale, self.logits_cap = config.embedding_scale, config.logits_cap
 
-    def embed(self, tokens: Tokens, cache: KeyValueCache | None = None) -> Tensor:
+    def embed(self, tokens: Tokens, cache: KeyValueCache | None = None, *, positions: Tokens | None = None) -> Tensor:
         """See `CausalModel.embed`."""
         x = self.tokens(tokens)
         if self.embedding_scale != 1.0:
             x = x * self.embedding_scale
         if self.positions is not None:
             n, table = tokens.shape[1], self.positions.val()
-            if cache is not None:
-                x = x + table.take(cache.positions(n))
+            positions = positions if cache is None else cache.positions(n)
+            if positions is not None:
+                x = x + table.take(positions)
             else:
                 x = x + (table if n == len(table) else table[:n])
         return self.dropout(x)
 
-    def with_routings(self, tokens: Tokens) -> tuple[Tensor, list[Routing]]:
+    def with_routings(self, tokens: Tokens, *, segments: Tokens | None = None) -> tuple[Tensor, list[Routing]]:
         """`hidden`, and which experts each layer with experts chose for each token."""
-        check_tokens(type(self).__name__, self.config.context, tokens)
-        x, routings = self.embed(tokens), list[Routing]()
+        x, options = self._inputs(tokens, segments)
+        routings = list[Routing]()
         for block in self.blocks:
-            x, routing = block.with_routing(x)
+            x, routing = block.with_routing(x, **options)
             if routing is not None:
                 routings.append(routing)
         return self.norm(x), routings
 
-    def loss(self, tokens: Tokens, targets: Tokens) -> Tensor:
+    def loss(
+        self, tokens: Tokens, targets: Tokens, *, segments: Tokens | None = None, ignore_index: int | None = None
+    ) -> Tensor:
         """See `CausalModel.loss`; with `balance` in the config of experts, also the loss of their routers."""
         if not self.balance:
-            return super().loss(tokens, targets)
-        x, routings = self.with_routings(tokens)
-        loss = linear_cross_entropy_loss(x, self.logits, targets, classes=self.config.vocabulary)
-        return loss + balance_loss(routings).from_full_precision(loss) * self.balance
+            return super().loss(tokens, targets, segments=segments, ignore_index=ignore_index)
+        x, routings = self.with_routings(tokens, segments=segments)
+        loss = self._loss(x, targets, segments, ignore_index)
+        mask = None if segments is None else segments != 0
+        balance = balance_loss(routings, mask).from_full_precision(loss) * self.balance
+        return with_term(loss, balance)
 
     def logits(self, x: Tensor) -> Tensor:
         """See `CausalModel.logits`."""

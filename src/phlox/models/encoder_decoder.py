@@ -11,7 +11,7 @@ import numpy as np
 from phlox.backend import DeviceLike, Float, Int
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.tracing.symbolic import less
-from phlox.errors import ShapeError
+from phlox.errors import ConfigError, ShapeError
 from phlox.models.causal import CausalCache, CausalModel
 from phlox.models.encoder_decoder_config import EncoderDecoderConfig
 from phlox.models.encoder_decoder_stack import Memory, Stack
@@ -244,8 +244,10 @@ class SourceDecoder(CausalModel[Any, Any]):
         self.memories = [tuple([Param(part, trained=False) for part in memory]) for memory in memories]
         self.mask = None if mask is None else Param(mask, trained=False)
 
-    def hidden(self, tokens: Tokens, *, cache: CausalCache | None = None) -> Any:
-        """See `CausalModel.hidden`."""
+    def hidden(self, tokens: Tokens, *, cache: CausalCache | None = None, segments: Tokens | None = None) -> Any:
+        """See `CausalModel.hidden`. A row is the text of one source, so it has no segments."""
+        if segments is not None:
+            raise ConfigError("SourceDecoder: a row is the text of one source, so it has no segments")
         memories = [(key.val(), value.val()) for key, value in self.memories]
         x, new_cache = self.model.decode(tokens, memories, None if self.mask is None else self.mask.val(), cache)
         return x if cache is None else (x, new_cache)

@@ -10,7 +10,7 @@ from phlox.backend.tracing.symbolic import less
 from phlox.config import Config
 from phlox.errors import KindError, ShapeError
 from phlox.nn import Linear, Normal, Zeros
-from phlox.tensor import Tensor, functional
+from phlox.tensor import Tensor, arange, concat, functional, where
 from phlox.tensor.functional.operands import check_kind
 
 Tokens: TypeAlias = Tensor[Any, Any, Int]
@@ -83,6 +83,21 @@ def true_at_tokens(mask: Mask) -> Tensor[Any, Any, Bool]:
 def attention_mask(mask: Mask | None) -> Tensor[Any, Any, Bool] | None:
     """The mask [batch, n] as one of attention: [batch, 1, 1, n]."""
     return None if mask is None else true_at_tokens(mask).expand_dims(1).expand_dims(1)
+
+
+def texts_in_rows(name: str, tokens: Tokens, segments: Tokens) -> tuple[Tensor[Any, Any, Bool], Tokens]:
+    """Whether two tokens are of one text, [batch, 1, n, n], and the position of each in its text, [batch, n].
+
+    A text is a run of equal numbers in `segments` [batch, n]; `name` is a model's.
+    """
+    check_kind(name, Int, segments=segments)
+    if segments.shape != tokens.shape:
+        raise ShapeError(f"{name}: segments must have the shape of the tokens, {tokens.shape}, got {segments.shape}")
+    columns = arange(tokens.shape[1], device=segments.device)
+    is_first = concat([segments[:, :1] == segments[:, :1], segments[:, 1:] != segments[:, :-1]], 1)
+    starts = where(is_first, columns, 0).cummax(1)
+    same = starts.expand_dims(-1) == starts.expand_dims(-2)
+    return same.expand_dims(1), columns - starts
 
 
 def check_counts(**counts: int | None) -> None:

@@ -237,8 +237,11 @@ class ScaledRotaryEncoding(RotaryEncoding):
         if positions is None:
             positions = arange(x.shape[-2], device=full.device)
         at = positions.to_full_precision().float()
-        # The length of each row, so that a text in a batch is encoded as alone.
-        last = at.max(-1, keepdims=True).expand_dims(-1) if at.ndim else at
+        # The length of each text, so that a text in a batch is encoded as alone.
+        last = at
+        if at.ndim:
+            is_row = at.ndim == 1 or not self.scaling.is_by_length
+            last = (at.max(-1, keepdims=True) if is_row else _last_positions(at)).expand_dims(-1)
         turns = self.scaling.turns_for(self.base, size, last + 1.0)
         angles = at.expand_dims(-1) * turns
         magnitude = self.scaling.magnitude
@@ -255,3 +258,12 @@ class ScaledRotaryEncoding(RotaryEncoding):
         if size < self.d_head:
             parts.append(full[..., size:])
         return concat(parts, -1).from_full_precision(x)
+
+
+def _last_positions(positions: Tensor) -> Tensor:
+    """The last position of the text of each token, from positions [..., n] that grow by one within a text."""
+    n = positions.shape[-1]
+    columns = arange(n, device=positions.device).float()
+    starts = columns - positions
+    is_last = concat([starts[..., 1:] != starts[..., :-1], starts[..., :1] == starts[..., :1]], -1)
+    return where(is_last, columns, float(n)).flip(-1).cummin(-1).flip(-1) - starts

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from phlox.nn.conv import *
     from phlox.nn.embedding import *
     from phlox.nn.flatten import *
+    from phlox.nn.guided_losses import *
     from phlox.nn.initializer import *
     from phlox.nn.key_value_cache import *
     from phlox.nn.latent_attention import *
@@ -55,6 +56,7 @@ __getattr__, __dir__ = lazily(
         ),
         "embedding": "Embedding EmbeddingConfig",
         "flatten": "Flatten FlattenConfig Identity",
+        "guided_losses": "PreferenceLoss distillation_loss dpo_loss",
         "initializer": (
             "Constant Dirac Eye Initializer KaimingNormal KaimingUniform LecunNormal LecunUniform Normal Ones "
             "Orthogonal Sparse TruncatedNormal Uniform XavierNormal XavierUniform Zeros"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from phlox.backend import DeviceLike, Float, Int
+from phlox.backend import Bool, DeviceLike, Float, Int
 from phlox.config import config_of
 from phlox.errors import ConfigError
 from phlox.module import Module, Param
@@ -42,16 +42,21 @@ class Routing(NamedTuple):
     @property
     def load(self) -> Tensor[Any, Any, Float]:
         """[n_experts]: the share of the tokens that each expert processes; the sum is top_k."""
+        return self._chosen().mean(0)
+
+    def _chosen(self) -> Tensor[Any, Any, Float]:
+        """[tokens, n_experts]: one where an expert processes a token, else zero."""
         n = self.probabilities.shape[-1]
         experts = self.experts.to_full_precision()
         chosen = experts.reshape((-1, experts.shape[-1], 1)) == arange(n, device=experts.device)
-        return chosen.float().sum(1).mean(0)
+        return chosen.float().sum(1)
 
 
-def balance_loss(routings: Sequence[Routing]) -> Tensor:
+def balance_loss(routings: Sequence[Routing], mask: Tensor[Any, Any, Bool] | None = None) -> Tensor:
     """The loss of routers that prefer some experts: n sum(load[e] mean(probability[e])), over all tokens and layers.
 
-    It is top_k if all experts are equally busy, and larger otherwise (Fedus et al. 2021, "Switch transformers").
+    It is top_k if all experts are equally busy, and larger otherwise (Fedus et al. 2021, "Switch transformers"). With a
+    mask [...] of the tokens, only those where it is true count.
 
     >>> import phlox as px
     >>> layer = MixtureOfExperts(8, 16, n_experts=4, top_k=2).init(0)
@@ -60,9 +65,14 @@ def balance_loss(routings: Sequence[Routing]) -> Tensor:
     ()
     """
     n = routings[0].probabilities.shape[-1]
-    load = sum((routing.load for routing in routings[1:]), routings[0].load)
-    means = [routing.probabilities.reshape((-1, n)).mean(0) for routing in routings]
-    mean = sum(means[1:], means[0])
+    counted = None if mask is None else mask.reshape((-1, 1)).to_full_precision().float()
+
+    def mean_of(x: Tensor) -> Tensor:
+        return x.mean(0) if counted is None else (x * counted).sum(0) / counted.sum()
+
+    loads = [mean_of(routing._chosen()) for routing in routings]  # pyright: ignore[reportPrivateUsage]
+    means = [mean_of(routing.probabilities.reshape((-1, n))) for routing in routings]
+    load, mean = sum(loads[1:], loads[0]), sum(means[1:], means[0])
     return (load.detach() * mean).sum() * (n / len(routings) ** 2)
 
 

@@ -122,7 +122,7 @@ class MultiHeadAttention(Module):
     @overload
     def __call__(
         self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, *,
-        mask: Tensor[Any, Any, Any] | None = None,
+        mask: Tensor[Any, Any, Any] | None = None, positions: Tensor[Any, Any, Int] | None = None,
     ) -> Tensor: ...  # fmt: skip
     @overload
     def __call__(
@@ -135,6 +135,7 @@ class MultiHeadAttention(Module):
         value: Tensor | None = None,
         *,
         mask: Tensor[Any, Any, Any] | None = None,
+        positions: Tensor[Any, Any, Int] | None = None,
         cache: KeyValueCache | None = None,
     ) -> Any:
         """Attend: self-attention, or cross-attention if a key is given.
@@ -145,17 +146,19 @@ class MultiHeadAttention(Module):
             value: [..., m, d_model]; by default the key.
             mask: Bool, true where a query may attend to a key; or Float, added to the scores. Broadcasts to
                 [..., n_heads, n, m]. For sequence lengths: `(arange(m) < lengths[:, None])[:, None, None]`.
+            positions: Int [..., n], the positions of queries and keys for the rotary encoding; by default 0 to n - 1.
+                Not with a cache, which has its own.
             cache: the cache of the earlier tokens, from `init_cache` or an earlier call. The query is then
                 [batch, n, d_model], and a mask broadcasts to [batch, n_heads, n, capacity].
 
         Returns [..., n, d_model]; with a cache, a pair of the result and the new cache.
         """
         if cache is not None:
-            return self._attend_cached(query, key, mask, cache)
+            return self._attend_cached(query, key, mask, cache, positions)
         key = query if key is None else key
         value = key if value is None else value
         q, k, v = self._project(query, key, value)
-        q, k = self._rotate(q, k)
+        q, k = self._rotate(q, k, _for_heads(positions))
         if self.window is not None:
             mask = self._within(q.shape[-2], k.shape[-2], mask, query.device)
         return self._attend(q, k, v, mask, self.causal)
@@ -173,19 +176,25 @@ class MultiHeadAttention(Module):
         return self.d_head, self.d_head
 
     def _attend_cached(
-        self, x: Tensor, other_key: Tensor | None, mask: Tensor[Any, Any, Any] | None, cache: KeyValueCache
+        self,
+        x: Tensor,
+        other_key: Tensor | None,
+        mask: Tensor[Any, Any, Any] | None,
+        cache: KeyValueCache,
+        own_positions: Tensor[Any, Any, Int] | None,
     ) -> tuple[Tensor, KeyValueCache]:
         if other_key is not None or not self.causal:
             reason = "a key was given" if other_key is not None else "this layer is not causal"
             raise ConfigError(
                 f"MultiHeadAttention: a cache needs causal self-attention (causal=True, and no key); {reason}"
             )
+        if own_positions is not None:
+            raise ConfigError("MultiHeadAttention: a cache has its own positions; leave out positions=")
         q, k, v = self._project(x, x, x)
         if q.ndim != 4:
             raise ShapeError(f"MultiHeadAttention: with a cache, x must be [batch, n, d_model], got shape {x.shape}")
         n = x.shape[1]
-        positions = cache.positions(n)
-        q, k = self._rotate(q, k, positions if positions.ndim == 1 else positions.expand_dims(1))  # for all heads
+        q, k = self._rotate(q, k, _for_heads(cache.positions(n)))
         if isinstance(cache, WindowKeyValueCache):
             extended, (key, value, seen) = cache.extend(k, v)
             cache = cast("KeyValueCache", extended)  # it has the same use
@@ -256,6 +265,11 @@ class MultiHeadAttention(Module):
         distance = arange(n, device=device).expand_dims(-1) - arange(m, device=device)
         near = distance < self.window if self.causal else distance.abs() <= self.window
         return _both(mask, near)
+
+
+def _for_heads(positions: Tensor[Any, Any, Int] | None) -> Tensor[Any, Any, Int] | None:
+    """Positions [n] or [..., n], to broadcast to [..., heads, n]."""
+    return positions if positions is None or positions.ndim == 1 else positions.expand_dims(-2)
 
 
 def _both(mask: Tensor[Any, Any, Any] | None, seen: Tensor[Any, Any, Bool]) -> Tensor[Any, Any, Any]:

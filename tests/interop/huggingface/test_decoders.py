@@ -75,18 +75,24 @@ def test_logits_and_texts_are_theirs(case: str, tmp_path: Path) -> None:
 
 
 def check_model(kind: str, more: dict[str, Any], tmp_path: Path, pieces: Sequence[int] = (0, 3, 4, 9, 14)) -> None:
-    """A random model of a kind gives its logits and text on each engine, and is read by transformers when saved."""
+    """A random model of a kind gives its logits and text on each engine, and is read by transformers when saved.
+
+    Two texts in one row have the logits of each text alone.
+    """
     torch, cls, reference = theirs(kind, more)
     reference.save_pretrained(tmp_path / "theirs")
     with torch.no_grad():
         expected = reference(torch.tensor(TOKENS)).logits.numpy()
         text = reference.generate(torch.tensor(TOKENS), max_new_tokens=8, do_sample=False, pad_token_id=0).numpy()
+        alone = [reference(torch.tensor(TOKENS[:, span])).logits.numpy() for span in (slice(5), slice(5, 14))]
     for backend in ("numpy", "jax", "torch"):
         model = huggingface.load(tmp_path / "theirs", device=backend)
         logits = model(px.tensor(TOKENS, device=backend)).numpy()
         np.testing.assert_allclose(logits, expected, atol=1e-5, err_msg=backend)
     model = huggingface.load(tmp_path / "theirs", device="numpy")
     tokens = px.tensor(TOKENS, device="numpy")
+    packed = model(tokens, segments=px.tensor([[1] * 5 + [2] * 9], device="numpy")).numpy()
+    np.testing.assert_allclose(packed, np.concatenate(alone, 1), atol=1e-5)
     np.testing.assert_array_equal(model.generate(tokens, 8, temperature=0.0).numpy(), text)
     if pieces:
         cache, parts = model.init_cache(1, 16), []

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import chain
@@ -56,7 +57,9 @@ class Profiling(ProfilingOps):
             finally:
                 jax.profiler.stop_trace()
             files = list(Path(folder).rglob("*.xplane.pb"))
-            events = [event for path in files for event in _events(reader.from_file(str(path)))]
+            with warnings.catch_warnings():  # JAX 0.12 makes a class, which warns; where that is an error, it aborts
+                warnings.simplefilter("ignore", DeprecationWarning)
+                events = [event for path in files for event in _events(reader.from_file(str(path)))]
         scopes = scopes_of(compiled.as_text())
         begun = min((start for _, start, _, _ in events), default=0.0)
         return [

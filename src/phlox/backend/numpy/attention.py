@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.attention import Mask, Weighting
 from phlox.backend.contract.types import Array, Gradients, Needed
-from phlox.backend.numpy.blocks import LARGE, Block, in_blocks, scratch
+from phlox.backend.numpy.blocks import LARGE, SMALL, Block, in_blocks, row_maxima, row_sums, scratch
 
 
 class Attention(Backend):
@@ -89,7 +90,7 @@ def _forward(
     y = np.empty((batch * groups, share, n, value.shape[3]), query.dtype)
     bias, allowed, kept = (_grouped(mask, key, share) for mask in masks)
     hidden = None if allowed is None else ~allowed
-    later = ~np.tri(n, m, dtype=np.bool_) if causal else None
+    later = (_later if n * m <= SMALL else _later.__wrapped__)(n, m) if causal else None
     emptied = bias is not None or hidden is not None
 
     def work(start: int, stop: int) -> None:
@@ -106,12 +107,12 @@ def _forward(
                 np.copyto(p, -np.inf, where=_mask_part(hidden, start, stop, rows, keys))
             if later is not None:
                 np.copyto(p, -np.inf, where=later[rows, :keys])
-            highest = np.maximum.reduce(p, 3, keepdims=True)
+            highest = row_maxima(p)
             if emptied:
                 highest[highest == -np.inf] = 0.0
             p -= highest
             np.exp(p, out=p)
-            total = np.add.reduce(p, 3, keepdims=True)
+            total = row_sums(p)
             if emptied:
                 total[total == 0.0] = 1.0
             p /= total
@@ -121,6 +122,12 @@ def _forward(
 
     in_blocks(work, batch * groups, share * n * m)
     return y.reshape(*query.shape[:3], value.shape[3])
+
+
+@lru_cache(8)
+def _later(n: int, m: int) -> Block:
+    """[n, m]: does key j come after query i?"""
+    return ~np.tri(n, m, dtype=np.bool_)
 
 
 def _chunks(groups: int, share: int, n: int, m: int, causal: bool) -> Iterator[tuple[slice, int]]:
@@ -164,4 +171,4 @@ def _dropped(p: Block, kept: Block, dropout: float, slot: int) -> Block:
 
 def _row_dots(g: Block, y: Block) -> Block:
     """The dot products of g and y, for each query."""
-    return np.add.reduce(g * y, 3, keepdims=True)
+    return np.vecdot(g, y)[..., None]

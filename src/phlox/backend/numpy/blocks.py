@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextvars import copy_context
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -31,6 +31,7 @@ LARGE = 1 << 17
 SPREAD = 1 << 20
 """The number of elements from which several threads are used."""
 _WIDE = 1 << 12
+_NARROW = 32
 _MOST = 8  # threads; with more, memory is the bottleneck
 
 
@@ -108,6 +109,27 @@ def dot(x: Block, y: Block) -> Block:
     if x.shape[1] <= _WIDE:
         return np.vecdot(x, y)[:, None]
     return np.add.reduce(np.multiply(x, y, out=scratch(x, -1)), 1, keepdims=True)
+
+
+def row_sums(x: Block) -> Block:
+    """The sums along the last axis, which stays with size one."""
+    width = x.shape[-1]
+    return np.vecdot(x, _ones(width, x.dtype))[..., None] if width <= _WIDE else np.add.reduce(x, -1, keepdims=True)
+
+
+@lru_cache(64)
+def _ones(size: int, dtype: np.dtype[Any]) -> Block:
+    return np.ones(size, dtype)
+
+
+def row_maxima(x: Block) -> Block:
+    """The maxima along the last axis, which stays with size one."""
+    width = x.shape[-1]
+    if width > _NARROW:
+        return np.maximum.reduce(x, -1, keepdims=True)
+    # NumPy starts anew for each row; columns take one start each.
+    columns = np.ascontiguousarray(x.reshape(-1, width).T)
+    return np.maximum.reduce(columns, 0).reshape(*x.shape[:-1], 1)
 
 
 _thread_buffers = threading.local()

@@ -11,8 +11,8 @@ import numpy as np
 from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.linear import GELU_FAR, INV_SQRT_2PI, SQRT_2_OVER_PI, TANH_CUBIC
 from phlox.backend.contract.types import Array, Gradients, Needed
-from phlox.backend.numpy.blocks import SMALL, Block, by_blocks, by_rows, dot, scratch
-from phlox.backend.numpy.sums import ROWS, column_sums
+from phlox.backend.numpy.blocks import Block, by_blocks, by_rows, dot, row_maxima, row_sums, scratch
+from phlox.backend.numpy.sums import column_sums
 
 # The normal distribution function is (1 + tanh(x P(x^2))) / 2. For gelu's approximation P has degree one; this minimax
 # P makes it exact to 1e-7: NumPy has a fast tanh, but no error function.
@@ -71,9 +71,9 @@ _GELU_BACKWARD = {approximate: _gelu_backward(approximate) for approximate in (F
 
 
 def _softmax(x: Block, out: Block) -> None:
-    np.subtract(x, np.maximum.reduce(x, 1, keepdims=True), out=out)
+    np.subtract(x, row_maxima(x), out=out)
     np.exp(out, out=out)
-    out /= np.add.reduce(out, 1, keepdims=True)
+    out /= row_sums(out)
 
 
 def _softmax_backward(y: Block, g: Block, out: Block) -> None:
@@ -82,19 +82,19 @@ def _softmax_backward(y: Block, g: Block, out: Block) -> None:
 
 
 def _log_softmax(x: Block, out: Block) -> None:
-    np.subtract(x, np.maximum.reduce(x, 1, keepdims=True), out=out)
-    out -= np.log(np.add.reduce(np.exp(out, out=scratch(out)), 1, keepdims=True))
+    np.subtract(x, row_maxima(x), out=out)
+    out -= np.log(row_sums(np.exp(out, out=scratch(out))))
 
 
 def _log_softmax_backward(y: Block, g: Block, out: Block) -> None:
     np.exp(y, out=out)
-    out *= np.add.reduce(g, 1, keepdims=True)
+    out *= row_sums(g)
     np.subtract(g, out, out=out)
 
 
 def _is_blockwise(x: Array, axis: int) -> bool:
-    """Is the axis the last, and the array so large that blocks pay?"""
-    return axis == x.ndim - 1 and x.size >= SMALL
+    """Is it the last axis, with elements?"""
+    return axis == x.ndim - 1 and x.size > 0
 
 
 class Dense(Backend):
@@ -118,7 +118,7 @@ class Dense(Backend):
         dw = np.matmul(x.reshape(len(g), weight.shape[0]).T, g) if needed[1] else None
         if not needed[2]:
             return dx, dw, None
-        return dx, dw, np.matmul(np.ones(len(g), g.dtype), g) if len(g) <= ROWS else column_sums(g)
+        return dx, dw, column_sums(g)
 
     def gelu(self, x: Array, approximate: bool) -> Array:
         return by_blocks(_GELU[approximate], x) if x.dtype == np.float32 else super().gelu(x, approximate)

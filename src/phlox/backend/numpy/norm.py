@@ -8,8 +8,8 @@ import numpy as np
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
-from phlox.backend.numpy.blocks import SMALL, Block, dot, in_blocks, rows_of, scratch
-from phlox.backend.numpy.sums import total
+from phlox.backend.numpy.blocks import Block, dot, in_blocks, row_sums, rows_of, scratch
+from phlox.backend.numpy.sums import column_sums, total
 
 
 class Norm(Backend):
@@ -18,15 +18,14 @@ class Norm(Backend):
     def layer_norm_forward(
         self, x: Array, gamma: Array | None, beta: Array | None, epsilon: float
     ) -> tuple[Array, Any]:
-        if x.size < SMALL:
+        if not x.size:
             return super().layer_norm_forward(x, gamma, beta, epsilon)
         rows = rows_of(x)
-        ones = np.ones(rows.shape[1], rows.dtype)
         y, mean, rstd = _buffers(rows)
 
         def work(start: int, stop: int) -> None:
             out, m, r = y[start:stop], mean[start:stop], rstd[start:stop]
-            np.multiply(dot(rows[start:stop], ones), 1.0 / len(ones), out=m)
+            np.multiply(row_sums(rows[start:stop]), 1.0 / rows.shape[1], out=m)
             np.subtract(rows[start:stop], m, out=out)
             _root_of_mean_square(out, epsilon, r)
             out *= r
@@ -45,7 +44,7 @@ class Norm(Backend):
         return _backward(rows, mean, rstd, gamma, g, needed)
 
     def rms_norm_forward(self, x: Array, gamma: Array | None, epsilon: float) -> tuple[Array, Any]:
-        if x.size < SMALL:
+        if not x.size:
             return super().rms_norm_forward(x, gamma, epsilon)
         rows = rows_of(x)
         y, _, rrms = _buffers(rows)
@@ -85,7 +84,6 @@ def _backward(
 ) -> tuple[Block | None, Block | None, Block | None]:
     """The gradients of layer norm, or, without a mean, of RMS norm; sums over rows are sums of each block's sum."""
     width = rows.shape[1]
-    ones = np.ones(width, rows.dtype)
     flat = rows_of(g)
     dx = np.empty_like(rows) if needed[0] else None
     dgammas: dict[int, Block] = {}
@@ -96,9 +94,9 @@ def _backward(
         normed = scratch(x)
         np.multiply(x if mean is None else np.subtract(x, mean[start:stop], out=normed), r, out=normed)
         if needed[1]:
-            dgammas[start] = total(np.multiply(u, normed, out=scratch(x, 1)), (0,))
+            dgammas[start] = column_sums(np.multiply(u, normed, out=scratch(x, 1)))
         if needed[2]:
-            dbetas[start] = total(u, (0,))
+            dbetas[start] = column_sums(u)
         if dx is None:
             return
         out = dx[start:stop]
@@ -110,7 +108,7 @@ def _backward(
         if mean is None:
             np.subtract(u, normed, out=out)
         else:
-            across = dot(u, ones)
+            across = row_sums(u)
             across *= 1.0 / width
             np.subtract(u, across, out=out)
             out -= normed
@@ -126,6 +124,6 @@ def _backward(
 
 def _sum_in_order(parts: dict[int, Block], rows: Block) -> Block:
     """The sum of parts, in the order of their blocks."""
-    if not parts:
-        return np.zeros(rows.shape[1], rows.dtype)
+    if len(parts) <= 1:
+        return parts[0] if parts else np.zeros(rows.shape[1], rows.dtype)
     return total(np.stack([parts[start] for start in sorted(parts)]), (0,))

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, cast
 from phlox.backend import Bool, Float
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.functions import where
+from phlox.tensor.noted_means import means
 from phlox.tensor.tensor import Tensor
 
 AnyTensor: TypeAlias = Tensor[Any, Any, Any]
@@ -127,3 +128,13 @@ def _number(weight: AnyTensor | float) -> Any:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) or (hasattr(value, "dtype") and getattr(value, "shape", None) == ())
+
+
+def with_term(mean: Tensor, term: Tensor) -> Tensor:
+    """mean + term, as a mean with the same weight, where the weights of means are noted."""
+    total = mean + term
+    if (recorder := means()) is not None and (sums := recorder.of(mean)[1]) is not None:
+        part = term.to_full_precision()
+        weight = recorder.of(mean)[0]
+        recorder.note(total, weight, lambda: Loss(sums().total + part * weight, weight), weighted=False)
+    return total
