@@ -119,7 +119,7 @@ def test_outside_of_the_mode_an_engine_chooses_its_kernel_by_the_number_of_rows(
     weight = px.tensor(np.random.default_rng(1).standard_normal((768, 768)), device=backend)
     batches = rows((768,), 0)
     with px.reproducible(False):
-        fast = {x for x in results(lambda x: x @ weight, batches, backend)}
+        fast = set(results(lambda x: x @ weight, batches, backend))
     with px.reproducible():
         assert len({*results(lambda x: x @ weight, batches, backend)}) == 1
     if len(fast) == 1:

@@ -6,10 +6,11 @@ that ask which mode is on: see `phlox.backend.contract.reproducible`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import RLock
+from typing import NamedTuple
 
 from phlox.backend import settings
 from phlox.host.signal_guard import scope
@@ -17,7 +18,15 @@ from phlox.host.signal_guard import scope
 _mode: ContextVar[bool | None] = ContextVar("phlox_reproducible", default=None)
 _lock = RLock()
 _listeners: list[Callable[[], None]] = []
-_is_installed = settings.applied().reproducible == "1"
+
+is_installed = settings.applied().reproducible == "1"
+"""Has the mode been used, so that operations ask for it?"""
+
+
+class InMode(NamedTuple):
+    """What a program depends on, in the mode: it differs from the same outside."""
+
+    rows: Hashable
 
 
 def is_reproducible() -> bool:
@@ -26,14 +35,9 @@ def is_reproducible() -> bool:
     return settings.applied().reproducible == "1" if mode is None else mode
 
 
-def is_installed() -> bool:
-    """Has the mode been used, so that operations ask for it?"""
-    return _is_installed
-
-
 def when_installed(listener: Callable[[], None]) -> None:
     """Call `listener` when the mode is first used, which changes the functions of the engines; now if it has been."""
-    if _is_installed:
+    if is_installed:
         listener()
     else:
         _listeners.append(listener)
@@ -41,10 +45,10 @@ def when_installed(listener: Callable[[], None]) -> None:
 
 def install() -> None:
     """Let operations ask which mode is on, from now on."""
-    global _is_installed
+    global is_installed
     with _lock:
-        if not _is_installed:
-            _is_installed = True
+        if not is_installed:
+            is_installed = True
             # In the order in which they were added: a decorator comes after the backend that it wraps.
             for listener in _listeners:
                 listener()
