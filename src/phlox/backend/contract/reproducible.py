@@ -31,7 +31,7 @@ from phlox.backend.contract.nn.recurrent import RecurrentOps
 from phlox.backend.contract.nn.sampling import SamplingOps
 from phlox.backend.contract.shape import part, replaced
 from phlox.backend.contract.tiles import ROWS, TileOps
-from phlox.backend.contract.types import Array, Axes, Shape
+from phlox.backend.contract.types import Array, Axes, Gradients, Needed, Shape
 from phlox.backend.contract.widening import COMPUTING, converters, widen
 from phlox.backend.reproducible import is_reproducible
 from phlox.backend.tracing.dimension import is_open
@@ -87,25 +87,43 @@ class ReproducibleOps(TileOps):
             x = self.reshape(self.broadcast_to(lhs, (*outer, m, k)), (math.prod(outer), m, k))
             y = self.reshape(self.broadcast_to(rhs, (*outer, k, n + columns)), (math.prod(outer), k, n + columns))
             multiply = self.stacked_products
-        last = len(self.shape(x)) - 1
-        products = [
-            multiply(part(self, x, last, start, stop), part(self, y, last - 1, start, stop))
-            for start in range(0, k, DEPTH)
-            for stop in (min(start + DEPTH, k),)
-        ]
-        product = self.reshape(self._in_pairs(products), (*outer, m, n + columns))
+        product = self.reshape(self._in_blocks_of_depth(multiply, x, y), (*outer, m, n + columns))
         return part(self, product, len(outer) + 1, 0, n) if columns else product
 
     def _tiled(self, x: Array, y: Array) -> Array:
         """The product of x [rows, k] and y [k, n], by tiles of rows."""
         rows = self.shape(x)[0]
-        if missing := -rows % ROWS:
-            x = self.pad(x, ((0, missing), (0, 0)), 0.0)
-        product = self.tile_products(x, y)
-        return part(self, product, 0, 0, rows) if missing else product
+        whole = rows - rows % ROWS
+        products = [self.tile_products(part(self, x, 0, 0, whole) if whole < rows else x, y)] if whole else []
+        if whole < rows:
+            last = part(self, x, 0, whole, rows) if whole else x
+            last = self.pad(last, ((0, ROWS - rows + whole), (0, 0)), 0.0)
+            products.append(part(self, self.tile_product(last, y), 0, 0, rows - whole))
+        return self.concat(products, 0) if len(products) > 1 else products[0]
+
+    def linear_backward(self, saved: Any, g: Array, needed: Needed) -> Gradients:
+        """As in the contract; the sum over rows in x' g has an order of its own, so its kernel need not be a tile's."""
+        x, weight = saved
+        dx, _, db = DenseOps.linear_backward(self, saved, g, (needed[0], False, needed[2]))
+        if not needed[1]:
+            return dx, None, db
+        rows = math.prod(self.shape(x)[:-1])
+        flat, g = (self.reshape(array, (rows, size)) for array, size in zip((x, g), self.shape(weight), strict=True))
+        if not rows or 0 in self.shape(weight):
+            return dx, self.engine_matmul(self.permute_dims(flat, (1, 0)), g), db
+        return dx, self._in_blocks_of_depth(self.tile_product, self.permute_dims(flat, (1, 0)), g), db
 
     def engine_matmul(self, x: Array, y: Array) -> Array:
         return super().float_matmul(x, y)
+
+    def _in_blocks_of_depth(self, multiply: Callable[[Array, Array], Array], x: Array, y: Array) -> Array:
+        """The product of x [..., m, k] and y [..., k, n], as a sum of products of at most `DEPTH` terms each."""
+        axis = len(self.shape(x)) - 1
+        k = self.shape(x)[axis]
+        if k <= DEPTH:
+            return multiply(x, y)
+        blocks = [(start, min(start + DEPTH, k)) for start in range(0, k, DEPTH)]
+        return self._in_pairs([multiply(part(self, x, axis, *b), part(self, y, axis - 1, *b)) for b in blocks])
 
     def _in_pairs(self, parts: list[Array]) -> Array:
         """The sum of arrays: neighbours first."""

@@ -12,6 +12,7 @@ import numpy as np
 from phlox.backend.contract import EngineBackend
 from phlox.backend.contract.indexing import Mode, scatter
 from phlox.backend.contract.linalg import NEARLY
+from phlox.backend.contract.tiles import ROWS
 from phlox.backend.contract.types import Array, Axes, Binary, Index, Shape, Unary, native
 from phlox.backend.contract.widening import COMPUTING, widen
 from phlox.backend.device import Device
@@ -73,6 +74,11 @@ def _matmul(x: Array, y: Array) -> Array:
     if y.ndim == 2 and x.ndim > 2 and x.size and x.flags.c_contiguous:
         return x.reshape(-1, x.shape[-1]).dot(y).reshape(*x.shape[:-1], y.shape[1])
     return np.matmul(x, y)
+
+
+def _tile_products(x: Array, y: Array) -> Array:
+    """See `phlox.backend.contract.tiles`; for a stack, `np.matmul` calls BLAS for each of its matrices."""
+    return np.matmul(x.reshape(-1, ROWS, x.shape[1]), y).reshape(len(x), y.shape[1])
 
 
 def _complex(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -291,6 +297,7 @@ class NumPy(
     float_cumsum = staticmethod(running)
     float_matmul: Binary = staticmethod(_matmul)
     tile_product = native(np.dot)
+    tile_products = staticmethod(_tile_products)
     stacked_products = native(np.matmul)
 
     def float_into_int(self, x: Array) -> Array:

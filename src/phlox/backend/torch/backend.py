@@ -27,7 +27,7 @@ from phlox.backend.settings import Settings
 from phlox.backend.torch.arrays import ELEMENTS, Arrays
 from phlox.backend.torch.collectives import Collectives
 from phlox.backend.torch.compat import sizes_stay_open
-from phlox.backend.torch.cpu.gemm import matmul, tile_product
+from phlox.backend.torch.cpu.gemm import matmul
 from phlox.backend.torch.ops import random
 from phlox.backend.torch.ops.activation import ACTIVATIONS
 from phlox.backend.torch.ops.attention import Attention, attends_narrow
@@ -357,7 +357,7 @@ class Torch(
     float_argmin = _arg_reduction(torch.argmin)
     float_cumsum = staticmethod(torch.cumsum)
     float_matmul: Binary = staticmethod(matmul)
-    tile_product = staticmethod(tile_product)
+    tile_product = native(torch.mm)
     stacked_products = native(torch.bmm)
 
     @staticmethod

@@ -44,13 +44,6 @@ def multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = 
     return _multiply_either_way(x, weight) if bias is None else _multiply(x, weight, bias)
 
 
-def tile_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x [rows, depth] times a weight [depth, width] by one kernel, whichever the rows; see `backend.contract.tiles`."""
-    if x.dtype is not torch.float32 or x.requires_grad or weight.requires_grad or not _has_onednn():
-        return torch.mm(x, weight)
-    return _multiply(x.contiguous(), weight, None)
-
-
 def suits(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Are they rows and a weight that oneDNN should multiply: f32 values, on a CPU where it is faster?
 
@@ -75,12 +68,7 @@ def _is_transformed() -> bool:
 
 @cache
 def _is_faster() -> bool:
-    return has_idle_vectors() and _has_onednn()
-
-
-@cache
-def _has_onednn() -> bool:
-    return torch.backends.mkldnn.is_available() and compat.LINEAR.exists
+    return has_idle_vectors() and torch.backends.mkldnn.is_available() and compat.LINEAR.exists
 
 
 def _multiply_either_way(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
