@@ -77,12 +77,11 @@ def results(fn: Callable[[Any], Any], batches: list[tuple[int, np.ndarray[Any, A
 
 
 CASES = [
-    pytest.param(model, engine, compiled, marks=pytest.mark.full if (model, engine) == ("gpt", "jax") else ())
+    pytest.param(model, engine, compiled, marks=pytest.mark.full if model == "gpt" and compiled else ())
     for model in MODELS
     for engine in ENGINES
     for compiled in (False, True)
-    if engine != "numpy" or not compiled
-    if (engine, compiled) != ("jax", False)  # below
+    if (engine, compiled) not in (("numpy", True), ("jax", False))  # NumPy has no compiler; for eager JAX see below
 ]
 
 
@@ -161,7 +160,7 @@ def test_sums_have_the_same_bits_on_every_engine() -> None:
         assert np.allclose(px.tensor(x).sum((1,)).numpy(), exact, rtol=1e-6)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["numpy", "torch", pytest.param("jax", marks=pytest.mark.full)])
 def test_results_and_gradients_are_right(engine: str) -> None:
     """Within rounding of those outside, also if the backward pass runs outside of the mode."""
     backend = ENGINES[engine]()

@@ -7,10 +7,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -56,10 +58,20 @@ def error(row: Row, backend: Backend) -> float | None:
     return worst
 
 
+def operation_of(row: Row) -> str:
+    """The operation of a row, whose name goes on with the form of its call: `sum` of `sum (0, 1) True`."""
+    return re.split(r"[ (,:\[]", row.name, maxsplit=1)[0] or row.name
+
+
 def errors(backend: Backend, rows: Iterable[Row] = ROWS) -> dict[str, float]:
-    """The `error` of each row that can be compared on this backend, by the row's name."""
-    measured = ((row.name, error(row, backend)) for row in rows)
-    return {name: worst for name, worst in measured if worst is not None}
+    """For each operation that can be compared on this backend, the greatest `error` of its rows."""
+    greatest: dict[str, float] = {}
+    for row in rows:
+        worst = error(row, backend)
+        if worst is not None:
+            operation = operation_of(row)
+            greatest[operation] = max(greatest.get(operation, 0.0), worst)
+    return greatest
 
 
 def table(columns: Mapping[str, Mapping[str, float]]) -> str:
@@ -68,11 +80,11 @@ def table(columns: Mapping[str, Mapping[str, float]]) -> str:
     Operations that are exact in all columns are listed below the table.
     """
     every = dict.fromkeys(name for column in columns.values() for name in column)
-    names = [name for name in every if any(column.get(name) for column in columns.values())]
+    names = sorted(name for name in every if any(column.get(name) for column in columns.values()))
     lines = [f"| operation | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
     cells = ([_shown(column.get(name)) for column in columns.values()] for name in names)
     lines += [f"| {_escaped(name)} | {' | '.join(line)} |" for name, line in zip(names, cells, strict=True)]
-    exact = ", ".join(_escaped(name) for name in every if name not in names)
+    exact = ", ".join(sorted(_escaped(name) for name in every if name not in names))
     return "\n".join([*lines, "", f"Exact on all of them: {exact}."])
 
 
@@ -100,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--into", metavar="FILE", help="write the table into a page, such as docs/sameness.md")
     parser.add_argument("--only", metavar="TEXT", default="", help="only operations with this text in their name")
     options = parser.parse_args(arguments)
-    engines = [load_backend(name) for name in backend_names()]
+    engines: list[Any] = [load_backend(name) for name in backend_names()]
     backends = [engine(float=element) for engine in engines for element in ELEMENTS]
     rows = [row for row in ROWS if options.only in row.name]
     text = table({f"{backend.name} {backend.float_element}": errors(backend, rows) for backend in backends})

@@ -238,7 +238,7 @@ def install_in(backend: EngineBackend) -> None:
     if isinstance(backend, ReproducibleOps):
         return
     twin = twin_of(backend)
-    members = vars(type(twin))
+    members = vars(_twin_class(type(backend)))
     for name in (*COMPUTING, "in_one_call"):
         if name in REQUIRED and name not in members and name not in vars(ReproducibleOps) and name not in vars(twin):
             continue

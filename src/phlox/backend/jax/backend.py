@@ -184,8 +184,8 @@ class Jax(
     float_argmin = arg_reduction(lax.argmin)
     float_cumsum = staticmethod(ops.cumsum)
     float_matmul: Binary = staticmethod(ops.matmul)
-    tile_products = staticmethod(_tile_products)
-    stacked_products = staticmethod(ops.matmul)
+    tile_products = native(_tile_products)
+    stacked_products = native(ops.matmul)
 
     def is_on_processor(self, x: Array) -> bool:
         return jax.default_backend() == "cpu"

@@ -76,11 +76,6 @@ def _matmul(x: Array, y: Array) -> Array:
     return np.matmul(x, y)
 
 
-def _tile_products(x: Array, y: Array) -> Array:
-    """See `phlox.backend.contract.tiles`; for a stack, `np.matmul` calls BLAS for each of its matrices."""
-    return np.matmul(x.reshape(-1, ROWS, x.shape[1]), y).reshape(len(x), y.shape[1])
-
-
 def _complex(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Pairs as complex numbers, in the same memory if it is contiguous."""
     return np.ascontiguousarray(x).view(np.result_type(x.dtype, np.complex64))[..., 0]
@@ -297,8 +292,11 @@ class NumPy(
     float_cumsum = staticmethod(running)
     float_matmul: Binary = staticmethod(_matmul)
     tile_product = native(np.dot)
-    tile_products = staticmethod(_tile_products)
     stacked_products = native(np.matmul)
+
+    def tile_products(self, x: Array, y: Array) -> Array:
+        # For a stack, `np.matmul` calls BLAS for each of its matrices.
+        return np.matmul(x.reshape(-1, ROWS, x.shape[1]), y).reshape(len(x), y.shape[1])
 
     def float_into_int(self, x: Array) -> Array:
         info = np.iinfo(self.host_int_dtype)
