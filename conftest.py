@@ -34,6 +34,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 # PyTorch's compiler takes many seconds a program; where its code is what is tested, the test says so.
 os.environ.setdefault("PHLOX_TORCH_CODEGEN", "none")
+os.environ.setdefault("PHLOX_CACHE", "off")
 
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402

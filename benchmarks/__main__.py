@@ -1,6 +1,7 @@
 """`python -m benchmarks [NAME ...]`: compares Phlox with its peers, prints the tables, and records them for the docs.
 
-Without names, it measures all workloads, and the cost of starting, saving, loading and several devices.
+Without names, it measures all workloads, and the cost of starting, saving, loading and several devices. `python -m
+benchmarks gpu` is a command of its own, for a machine with a GPU: see `python -m benchmarks gpu --help`.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ def main() -> int:
 
     A peer that cannot be imported or measured is a line that says so.
     """
+    if sys.argv[1:2] == ["gpu"]:
+        from benchmarks.gpu import command
+
+        return command.main(sys.argv[2:])
     names = dict.fromkeys([w.name for table in (WORKLOADS, ACCELERATED) for w in table] + [*COMPARED, *DETAILED])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(names)}")

@@ -23,7 +23,7 @@ import torch
 
 import phlox as px
 from benchmarks.harness import Ratio, built, compare, in_turn, quick
-from phlox.backend import Backend, Jax, NumPy, Torch
+from phlox.backend import Backend, DeviceLike, Jax, NumPy, Torch
 from phlox.models import Gpt, GptConfig
 
 PROMPT, NEW, ROUNDS, BEAMS = 32, 17, 5, 4
@@ -36,17 +36,18 @@ Search = Callable[[], object]
 """A beam search."""
 
 
-def phlox_gpt(backend: Backend, sizes: dict[str, Any]) -> tuple[Gpt, px.Tensor[Any, Any, px.Int]]:
+def phlox_gpt(device: DeviceLike, sizes: dict[str, Any]) -> tuple[Gpt, px.Tensor[Any, Any, px.Int]]:
     """The model of Phlox, with the weights of seed 0, and the prompt."""
     with px.random.stream(0):
-        model: Gpt = GptConfig(**sizes, tied=True, dropout=0.0, activation="gelu_tanh").init(backend).valid()
-    return model, px.tensor(TOKENS, device=backend)
+        model: Gpt = GptConfig(**sizes, tied=True, dropout=0.0, activation="gelu_tanh").init(device).valid()
+    return model, px.tensor(TOKENS, device=device)
 
 
-def phlox_model(backend: Backend, sizes: dict[str, Any], *, compiled: bool) -> Steps:
+def phlox_model(device: DeviceLike, sizes: dict[str, Any], *, compiled: bool, batch: int = 1) -> Steps:
     """Phlox, token by token."""
-    model, prompt = phlox_gpt(backend, sizes)
-    return lambda count: model.stream(prompt, count, temperature=0.0, compile=compiled)
+    model, prompt = phlox_gpt(device, sizes)
+    prompts: Any = prompt if batch == 1 else [prompt] * batch
+    return lambda count: model.stream(prompts, count, temperature=0.0, compile=compiled)
 
 
 def phlox_search(backend: Backend, sizes: dict[str, Any], *, compiled: bool) -> Search:
@@ -76,9 +77,9 @@ def search_of_transformers(sizes: dict[str, Any]) -> Search:
     )  # fmt: skip
 
 
-def theirs(sizes: dict[str, Any]) -> Steps:
+def theirs(sizes: dict[str, Any], *, batch: int = 1, device: str = "cpu", dtype: Any = torch.float32) -> Steps:
     """`transformers`, token by token."""
-    model, prompt = gpt_of_transformers(sizes), torch.tensor(TOKENS)[None]
+    model, prompt = gpt_of_transformers(sizes).to(device, dtype), torch.tensor(TOKENS, device=device).expand(batch, -1)
 
     class Times:
         """What it calls with the prompt and then with every token."""
@@ -103,9 +104,9 @@ def theirs(sizes: dict[str, Any]) -> Steps:
     return steps
 
 
-def seconds_of_a_token(steps: Steps) -> float:
+def seconds_of_a_token(steps: Steps, count: int = NEW) -> float:
     """The median over the tokens after the first, which is that of the prompt."""
-    found = [moment if isinstance(moment, float) else time.perf_counter() for moment in steps(NEW)]
+    found = [moment if isinstance(moment, float) else time.perf_counter() for moment in steps(count)]
     return statistics.median(after - before for before, after in itertools.pairwise(found))
 
 
@@ -116,15 +117,15 @@ def seconds_of_the_first(steps: Steps) -> float:
     return (first if isinstance(first, float) else time.perf_counter()) - begin
 
 
-def reading(sizes: dict[str, Any]) -> Steps:
+def reading(sizes: dict[str, Any], *, device: str = "cpu", dtype: Any = torch.float32) -> Steps:
     """Reads as many bytes for each token as the weights have: with less time, a token is not possible."""
     with px.random.stream(0):
         count = GptConfig(**sizes, tied=True).init("numpy").num_params() - sizes["context"] * sizes["d_model"]
-    weights = torch.randn(count)
+    weights = torch.randn(count, device=device, dtype=dtype)
 
     def steps(count: int) -> Iterator[object]:
         for _ in range(count):
-            weights.sum()
+            weights.sum().item()
             yield None
 
     return steps

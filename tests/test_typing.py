@@ -1,6 +1,6 @@
 """The static side: a type checker infers kinds, constructors and results, and refuses wrong calls.
 
-Serves: tests/tensor/typing_tensor.py, tests/config/typing_config.py
+Serves: tests/tensor/typing_tensor.py, tests/config/typing_config.py, tests/models/typing_language_model.py
 
 The examples say so line by line, the refusals by `pyright: ignore` comments, which are errors where nothing is refused.
 `make lint` checks them with everything else; here they are checked where pyright happens to be installed.
@@ -21,7 +21,7 @@ EXAMPLES = sorted(TESTS.glob("*/typing_*.py"))
 
 
 def test_there_are_examples() -> None:
-    assert [path.name for path in EXAMPLES] == ["typing_config.py", "typing_tensor.py"]
+    assert [path.name for path in EXAMPLES] == ["typing_config.py", "typing_language_model.py", "typing_tensor.py"]
 
 
 @pytest.mark.full

@@ -36,12 +36,15 @@ class Child:
 
     command: Sequence[str] = (sys.executable, "-m", "benchmarks.arena.worker")
 
-    def __init__(self, contestant: Contestant, workload: Workload, cache: str | None) -> None:
+    def __init__(
+        self, contestant: Contestant, workload: Workload, cache: str | None, patience: float | None = None
+    ) -> None:
         self.name = contestant.name
+        self._patience = PATIENCE if patience is None else patience
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed with the process)
         environment = {
             **{name: value for name, value in os.environ.items() if name not in DECIDED},
-            **({} if cache is None else {"TORCHINDUCTOR_CACHE_DIR": cache}),
+            **({} if cache is None else {"TORCHINDUCTOR_CACHE_DIR": cache, "PHLOX_CACHE": f"{cache}/phlox"}),
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # several processes share an accelerator
             **contestant.environment_for(workload),
         }
@@ -65,7 +68,7 @@ class Child:
     def answer(self) -> dict[str, Any]:
         """The answer to the last request; raises `Failed`."""
         assert self._process.stdout is not None
-        timer = threading.Timer(PATIENCE, self._give_up)
+        timer = threading.Timer(self._patience, self._give_up)
         timer.start()
         try:
             line = self._process.stdout.readline()
@@ -89,7 +92,7 @@ class Child:
 
     def _why(self) -> str:
         if self._late:
-            return f"no answer in {PATIENCE:.0f} s"
+            return f"no answer in {self._patience:.0f} s"
         code = self._process.wait()
         self._log.seek(0)
         last = deque((line.strip() for line in self._log if line.strip()), 1)

@@ -25,7 +25,7 @@ class Entry:
     each: float = 0.0
     """The approximate seconds of a compared step, without the first one."""
     mib: float = 0.0
-    """The peak memory of the process after the compared steps."""
+    """The peak memory after the compared steps: of the GPU if arrays are there, else of the process."""
     training: list[float] = field(default_factory=list[float])
     """The seconds per step in each round."""
     inference: list[float] = field(default_factory=list[float])

@@ -51,6 +51,12 @@ class Plan:
     inference: float = 0.15
     """The seconds of a round; it has at least one step."""
     several_starts: bool = True
+    at_once: bool = False
+    """Contestants compile at once, even if the time to the first step is measured: many finish in less time."""
+    to_the_end: bool = False
+    """Contestants that are far behind stay in all rounds."""
+    patience: float | None = None
+    """The longest time for an answer of a contestant, in seconds; None is `child.PATIENCE`."""
 
 
 QUICK_PLAN = Plan(rounds=2, predictions=2, training=0.05, inference=0.02, several_starts=False)
@@ -75,7 +81,7 @@ def play(
 
         def start(entry: Entry) -> Playing:
             place = names.index(entry.contestant.like or entry.contestant.name)
-            child = Child(entry.contestant, workload, f"{caches}/{place}" if fresh else None)
+            child = Child(entry.contestant, workload, f"{caches}/{place}" if fresh else None, plan.patience)
             stack.callback(child.close)
             found = _asked(entry, child.answer)
             versions.update(found["versions"] if found else {})
@@ -94,7 +100,7 @@ def play(
         entries = [entry for entry in all_entries if not entry.contestant.like]
         _say(f"{workload.title}: {len(entries)} contestants")
         # If the time to the first step is measured, no other contestant runs meanwhile.
-        playing = enter(entries, one_by_one=workload.starts > 1)
+        playing = enter(entries, one_by_one=workload.starts > 1 and not plan.at_once)
         for number in range(1, workload.starts if plan.several_starts else 1):
             # The first to compute pays for new memory of the virtual machine, which the others then reuse.
             _start_again(workload, entries[::-1] if number % 2 else entries, f"{caches}/{number}")
@@ -108,7 +114,7 @@ def play(
         _compare_and_train(workload, plan, entries, playing)
         _say("  inference, in rounds")
         served = [pair for pair in playing if pair[0].contestant.predicts(workload)]
-        _take_turns(served, "predict", plan.predictions, plan.inference, lambda entry: entry.inference)
+        _take_turns(served, "predict", plan.predictions, plan.inference, lambda entry: entry.inference, plan.to_the_end)
     seconds = time.monotonic() - began
     _say(f"  it took {seconds:.0f} s")
     return Result(workload, entries, dict(sorted(versions.items())), seconds)
@@ -132,7 +138,7 @@ def _compare_and_train(workload: Workload, plan: Plan, entries: list[Entry], pla
             _more_losses(entry, child, LOSSES)
     compare_losses(workload, entries)
     _say("  training, in rounds")
-    _take_turns(trained, "run", plan.rounds, plan.training, lambda entry: entry.training)
+    _take_turns(trained, "run", plan.rounds, plan.training, lambda entry: entry.training, plan.to_the_end)
 
 
 def close(entry: Entry, entries: Sequence[Entry], bound: float) -> bool:
@@ -246,7 +252,12 @@ def _start_again(workload: Workload, entries: list[Entry], caches: str) -> None:
 
 
 def _take_turns(
-    playing: Sequence[Playing], what: str, rounds: int, seconds: float, times: Callable[[Entry], list[float]]
+    playing: Sequence[Playing],
+    what: str,
+    rounds: int,
+    seconds: float,
+    times: Callable[[Entry], list[float]],
+    to_the_end: bool,
 ) -> None:
     """Time all contestants in alternating rounds, with the order reversed in every other round, against drift."""
     paces, guesses = dict[str, int](), dict[str, float]()
@@ -260,7 +271,7 @@ def _take_turns(
     entries = [entry for entry, _ in playing]
     # Contestants with `like` took only one compared step, in new memory, which is too little to drop them.
     long = [e for e in entries if what == "run" and e.each > seconds and not e.contestant.like]
-    for entry in [e for e in long if not close(e, entries, LONG_LEAVE)]:
+    for entry in [e for e in long if not to_the_end and not close(e, entries, LONG_LEAVE)]:
         times(entry).append(entry.each)
         playing = [pair for pair in playing if pair[0] is not entry]
     began = time.monotonic()
@@ -273,7 +284,7 @@ def _take_turns(
             found = _asked(entry, lambda child=child, n=n: child.ask("turn", what=what, n=n))
             if found:
                 times(entry).append(found["seconds"])
-        if bound := LEAVE[what].get(turn + 1):
+        if not to_the_end and (bound := LEAVE[what].get(turn + 1)):
             taken = {e.contestant.name: _usual(times(e), guesses[e.contestant.name]) for e, _ in playing}
             playing = [pair for pair in playing if may_win(pair[0], [e for e, _ in playing], taken, bound)]
 

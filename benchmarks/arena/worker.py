@@ -101,9 +101,23 @@ def _timed(run: Callable[[int], None], n: int) -> float:
 
 
 def _peak() -> float:
-    """The largest resident size so far, in MiB."""
+    """The largest size so far, in MiB: of the arrays on a GPU if there are any, else of the process."""
+    on_gpu = _peak_of_gpu()
+    if on_gpu:
+        return on_gpu / 2**20
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return size / 2**20 if sys.platform == "darwin" else size / 2**10
+
+
+def _peak_of_gpu() -> float:
+    """The largest number of bytes of arrays on a GPU; 0 without one."""
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    peak = 0.0
+    if torch is not None and torch.cuda.is_available():
+        peak = float(torch.cuda.max_memory_allocated())
+    if jax is not None and jax.default_backend() != "cpu":
+        peak += float((jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0))
+    return peak
 
 
 def _version(name: str) -> str:

@@ -17,6 +17,15 @@ from phlox.backend import Autodiff, Backend, Jax, NumPy, Torch
 ENGINES: dict[str, Callable[..., Backend]] = {"numpy": NumPy, "jax": Jax, "torch": Torch}
 
 
+def device_name(engine: str) -> str | None:
+    """The GPU, if the engine has one; else its default device."""
+    if engine == "torch":
+        import torch
+
+        return "gpu" if torch.cuda.is_available() else None
+    return None  # JAX's default device is a GPU if there is one
+
+
 def step(model: Any, optimizer: Any, lr: float, x: px.Tensor, y: px.Tensor) -> tuple[Any, px.Tensor]:
     """One training step."""
     loss = model.loss(x, y)
@@ -33,7 +42,8 @@ class Contestant(Trainer[px.Tensor]):
         super().__init__(workload, variant)
         engine, *options = variant.split()
         backend = ENGINES[engine](float="bf16") if workload.bf16 else ENGINES[engine]()
-        self.plain, self.taped = backend.device(), Autodiff(backend).device()
+        name = device_name(engine) if workload.bf16 else None
+        self.plain, self.taped = backend.device(name), Autodiff(backend).device(name)
         self.compiled = "eager" not in options
         self.steps = STEPS if str(STEPS) in options else 1
         weights, x, y, _ = self.data
@@ -66,6 +76,8 @@ class Contestant(Trainer[px.Tensor]):
         ready = getattr(handle.primitive, "block_until_ready", None)
         if ready is not None:
             ready()
+        elif self.plain.name != "cpu":
+            handle.backend.await_array(handle.primitive)
 
     def array(self, handle: px.Tensor) -> np.ndarray[Any, Any]:
         return handle.numpy().astype(np.float32)

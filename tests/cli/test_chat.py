@@ -14,7 +14,7 @@ import pytest
 import phlox as px
 from phlox.cli import chat, main
 from phlox.interop import huggingface
-from phlox.models import BertConfig, LanguageModel, LlamaConfig
+from phlox.models import BertConfig, EncoderDecoderConfig, LanguageModel, LlamaConfig
 from phlox.text import BytePairTokenizer
 
 TEMPLATE = (
@@ -80,7 +80,7 @@ def test_a_conversation(
     file = tmp_path / "talk.json"
     typed(
         monkeypatch, "one", KeyboardInterrupt, "", "two", f"/save {file}", "/clear", "/system Be.", "three", "stop",
-        "four", f"/load {file}", "five", "/help", "/nope", "/save", "x" * 70, "six", "/quit", "never",
+        "four", f"/load {file}", "five", "/help", "/nope", "/save", "/load /no/file", "x" * 70, "six", "/quit", "never",
     )  # fmt: skip
     assert main(["chat", str(folders["chat"]), "--max-tokens", "4"]) == 0
     assert prompts == [
@@ -92,6 +92,8 @@ def test_a_conversation(
     ]  # fmt: skip
     out, err = capsys.readouterr()
     assert "r1\\x1b\n" in out and "half [stopped]\n" in out and "(loaded 4 messages)" in out and "/clear" in out
+    assert "(forgot 4 messages)" in out and "(instructions from the next message on)" in out
+    assert "(/no/file: there is no such file; check the path)" in err
     assert [message["role"] for message in json.loads(file.read_text())] == ["user", "assistant"] * 2
     for sentence in (
         "the oldest 2 messages are left out: the context is full", "there is no command /nope", "/save needs the name",
@@ -110,10 +112,10 @@ def test_a_base_model_continues_the_text(
     assert "It has no chat template, so it continues your text." in out and "only the end of the text is used" in err
 
 
-def test_files_that_are_no_conversation(tmp_path: Path) -> None:
+def test_files_that_are_no_conversation(folders: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("[3]")
     options = chat_options()
-    talk = chat.Conversation(LanguageModel(None, BytePairTokenizer()), options)
+    talk = chat.Conversation(px.models.load(folders["chat"], device="numpy"), options)
     with pytest.raises(px.errors.DataError, match="is not a conversation"):
         talk.command("/load", str(tmp_path / "bad.json"))
 
@@ -124,14 +126,28 @@ def chat_options() -> Any:
     return argparse.Namespace(max_tokens=None, temperature=None, top_p=None, system=None)
 
 
-def test_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chat", str(tmp_path / "none")]) == 2
     assert "there is no such folder" in capsys.readouterr().err
-    config = LlamaConfig(vocabulary=8, context=8, n_layers=1, d_model=8, n_heads=2, d_hidden=8)
-    huggingface.save(config.init("numpy"), tmp_path)
-    assert main(["chat", str(tmp_path)]) == 2
-    assert "has no tokenizer, and a chat needs one" in capsys.readouterr().err
-    encoder = BertConfig(vocabulary=270, context=8, n_layers=1, d_model=8, n_heads=2)
-    LanguageModel(encoder.init("numpy"), BytePairTokenizer()).save(tmp_path)
-    assert main(["chat", str(tmp_path)]) == 2
-    assert "the model is Bert, which does not generate text" in capsys.readouterr().err
+    sizes: Any = {"context": 8, "n_layers": 1, "d_model": 8, "n_heads": 2}
+    t5: Any = {"n_layers": 1, "d_model": 8, "n_heads": 2, "context": 1 << 20, "source_context": 1 << 20}
+    cases: list[tuple[Any, Any, str]] = [
+        (LlamaConfig(vocabulary=8, **sizes), None, "has no tokenizer, and texts need one; add tokenizer.json"),
+        (LlamaConfig(vocabulary=100, **sizes), BytePairTokenizer(), "has 256 tokens, but the model only 100"),
+        (BertConfig(vocabulary=270, **sizes), BytePairTokenizer(), "the model is Bert, which generates no text"),
+        (EncoderDecoderConfig(vocabulary=270, **t5), BytePairTokenizer(), "EncoderDecoder, which answers single texts"),
+    ]
+    for number, (config, tokenizer, sentence) in enumerate(cases):
+        LanguageModel(config.init("numpy"), tokenizer).save(tmp_path / str(number))
+        assert main(["chat", str(tmp_path / str(number))]) == 2
+        assert sentence in capsys.readouterr().err
+    for option, sentence in (
+        ("--temperature", "chat: temperature must be finite"),
+        ("--top-p", "chat: top_p is a prob"),
+    ):
+        assert main(["chat", str(tmp_path / "0"), option, "-1"]) == 2
+        assert sentence in capsys.readouterr().err
+    special = BytePairTokenizer(special=["<s>"])  # a special token that the model never sees is no reason
+    LanguageModel(LlamaConfig(vocabulary=256, **sizes).init("numpy"), special).save(tmp_path / "special")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a"))
+    assert main(["chat", str(tmp_path / "special"), "--max-tokens", "2"]) == 0

@@ -132,6 +132,8 @@ def test_an_interruption_is_one_line_and_130(tmp_path: Path) -> None:
 def test_an_interrupted_run_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "small.json").write_text(SMALL)
     command = ["demo", "--config", str(tmp_path / "small.json"), "--epochs", "6"]
+    assert main([*command, "--out", str(tmp_path / "none"), "--resume"]) == 2
+    assert "there is no such folder, so no run to resume" in capsys.readouterr().err
     assert main([*command, "--out", str(tmp_path / "whole")]) == 0
     stop = "import phlox.train.learner as l, signal; f = l.Learner.note\n"
     stop += "def note(self, kind, values):\n  f(self, kind, values)\n"

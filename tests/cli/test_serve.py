@@ -83,6 +83,22 @@ def test_sigterm_finishes_what_was_taken(folder: Path) -> None:
             httpx.get(f"{address}/health")
 
 
+def test_a_second_ctrl_c_ends_the_answers(folder: Path) -> None:
+    body = {"prompt": "ab", "max_tokens": 1900, "ignore_eos": True, "stream": True}
+    with serving(folder) as (process, address), socket.create_connection(("127.0.0.1", int(address[17:]))) as silent:
+        silent.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+        silent.sendall(b"Content-Length: 100\r\n\r\n")  # and no body
+        with httpx.stream("POST", f"{address}/v1/completions", json=body, timeout=60) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGINT)
+            assert process.stderr.readline() == "finishing 2 requests; Ctrl-C ends them at once\n"
+            process.send_signal(signal.SIGINT)
+            assert '"code":"closing"' in list(filter(None, lines))[-1]
+        assert process.wait(60) == 130
+        assert process.stderr.read() == "phlox: interrupted\n"
+
+
 @pytest.mark.full
 def test_a_key_in_a_file_or_the_environment(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("secret\n")
@@ -111,6 +127,9 @@ def test_what_cannot_be_served(folder: Path, tmp_path: Path, capsys: pytest.Capt
     with socket.create_server(("127.0.0.1", 0)) as used:
         assert main(["serve", str(folder), "--port", str(used.getsockname()[1])]) == 2
         assert "cannot listen at 127.0.0.1" in capsys.readouterr().err
+    assert main(["serve", str(folder), "--host", "no.such.name.invalid"]) == 2
+    refused = capsys.readouterr().err
+    assert "cannot listen at no.such.name.invalid, port 8000 (" in refused and "Unknown error" not in refused
     for wrong, message in ((["--port", "70000"], "not a port"), (["--slots", "0"], "not an integer of 1 or more")):
         with pytest.raises(SystemExit, match="2"):
             main(["serve", str(folder), *wrong])

@@ -31,6 +31,9 @@ def test_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text.write_text("hello")
     (tmp_path / "empty.txt").write_text(" \n")
     (tmp_path / "binary").write_bytes(b"text\0" * 9)
+    (tmp_path / "latin.txt").write_bytes("The cat.\nDas Mädchen.\n".encode("latin-1"))
+    long = tmp_path / "long.txt"
+    long.write_text(TEXT)
     out = ["--out", str(tmp_path / "run")]
     for arguments, sentence in (
         ([str(text), *out], "the text is too short: 5 bytes"),
@@ -40,6 +43,10 @@ def test_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ([str(tmp_path), *out], "is a folder; give text files"),
         ([str(tmp_path / "empty.txt"), *out], "is empty; give a file with text"),
         ([str(tmp_path / "binary"), *out], "is not a text; give a text file"),
+        ([str(tmp_path / "latin.txt"), *out], "latin.txt: is not UTF-8: byte 14, in line 2, is 0xe4; convert it"),
+        ([str(long), *out, "--resume"], "there is no such folder, so no run to resume"),
+        ([str(long), "--out", str(text)], "is not the folder of a run, so nothing is written there"),
+        ([str(long), "--out", str(text / "run")], "cannot be created"),
     ):
         assert main(["train-lm", *arguments]) == 2
         assert sentence in capsys.readouterr().err

@@ -38,7 +38,7 @@ def test_only_the_new_text_comes_back() -> None:
     completion = model.generate(prompt, 9, temperature=0.0, logprobs=True, details=True)
     assert completion.text == expected and completion.tokens == tokens and len(completion.logprobs) == len(tokens)
     steps = list(model.stream(prompt, 9, temperature=0.0, details=True))
-    assert "".join(step.text for step in steps) == expected and [step.token for step in steps] == tokens
+    assert "".join(step.text or "" for step in steps) == expected and [step.token for step in steps] == tokens
     assert len(model.generate(prompt, 2, samples=3)) == 3 and len(model.generate([prompt, "a"], 2, samples=3)) == 6
     rows = model.generate(px.tensor([[1, 2, 3]], device="numpy"), 2, stop=None)
     assert rows.shape == (1, 5) and list(model.generate([[1, 2]], 2, stop=None)[0].shape) == [4]
@@ -81,6 +81,8 @@ def test_chats() -> None:
     assert longer.startswith(reply) or "\ufffd" in reply
     assert "".join(model.stream_chat(messages, 8, temperature=0.0, variables={"x": 1})) == reply
     assert model.chat(messages, 8, temperature=0.0, template="{{ tools }}", tools=[{}]) != reply
+    several: Any = model.chat(messages, 8, temperature=0.0, samples=2, details=True)
+    assert [completion.text for completion in several] == [reply, reply]
     with pytest.raises(DataError, match="leaves no room for a reply in the context of 48"):
         model.chat("x" * 48)
 
@@ -90,6 +92,7 @@ def test_chats() -> None:
     [
         (lambda m: m.generate(""), DataError, "the prompt is empty"),
         (lambda m: m.stream(["a", "b"]), DataError, "give one text, not a list"),
+        (lambda m: m.stream("a", samples=2), DataError, "a stream is of one text, got samples=2; use generate"),
         (lambda m: LanguageModel(m.model).generate("a"), DataError, "there is no tokenizer, so give tokens"),
         (lambda m: LanguageModel(m.model).chat("a"), DataError, "there is no tokenizer, so give tokens"),
         (lambda m: LanguageModel(m.model, BytePairTokenizer()).chat("a"), ConfigError, "has no chat template"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import phlox as px
-from phlox.errors import ConfigError
+from phlox.errors import ConfigError, RecordError
 from phlox.interop import gguf, huggingface
 from phlox.models import (
     BertConfig,
@@ -93,6 +93,12 @@ def test_a_gguf_file(tmp_path: Path) -> None:
     model = GptConfig(vocabulary=32, context=8, n_layers=1, d_model=32, n_heads=2).init("numpy")
     path = gguf.save(model, tmp_path / "model.gguf", type="F16")
     assert load(path, device="numpy").tokenizer is None
+    model.save(tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"model\.safetensors: is no GGUF file; give one, or the folder of a model"):
+        load(tmp_path / "model.safetensors")
+    (tmp_path / "damaged.gguf").write_bytes(b"GG")
+    with pytest.raises(RecordError, match="not a valid gguf record"):
+        load(tmp_path / "damaged.gguf")
 
 
 def test_a_name_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

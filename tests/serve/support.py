@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
-
-import uvicorn
 
 from phlox.models import DecoderConfig, LanguageModel
 from phlox.serve import Server, ServerOptions
@@ -34,18 +34,16 @@ def language_model(backend: Any = "numpy", context: int = 512, **options: Any) -
 @contextmanager
 def running(server: Server) -> Iterator[str]:
     """The address of a server that runs in a thread."""
-    config = uvicorn.Config(server.app, log_level="warning", access_log=False, port=0)
-    sock = config.bind_socket()
-    program = uvicorn.Server(config)
-    thread = threading.Thread(target=program.run, kwargs={"sockets": [sock]}, name="test-server")
+    server.options = replace(server.options, port=0)
+    addresses: queue.Queue[str] = queue.Queue()
+    thread = threading.Thread(target=server.run, args=(addresses.put,), name="test-server")
     thread.start()
     try:
-        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+        yield addresses.get(timeout=60)
     finally:
-        program.should_exit = True
+        server.stop()
         thread.join(60)
-        sock.close()
-        server.close()
+        assert not thread.is_alive()
 
 
 __all__ = ["Server", "ServerOptions", "language_model", "running"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import numpy as np
 import pytest
 
 import phlox as px
+from phlox.backend import NumPy
 from phlox.errors import ConfigError
-from phlox.models import EncoderConfig, LanguageModel
+from phlox.models import EncoderConfig, LanguageModel, LlamaConfig, SentenceEncoderConfig
 from phlox.serve import Server, ServerOptions
+from phlox.serve.embedding import Embedder, batches_of
 from phlox.text import BytePairTokenizer
 from tests.interop.huggingface.test_sentences import SIZES, TEXTS, tokenizer
 from tests.serve.support import running
@@ -48,9 +51,11 @@ def test_vectors_are_those_of_sentence_transformers(normalized: bool, tmp_path: 
         assert model.tokenizer is not None
         tokens = [model.tokenizer.encode(text) for text in TEXTS]
         assert usage == {"prompt_tokens": sum(map(len, tokens)), "total_tokens": sum(map(len, tokens))}
-        assert vectors(input=tokens)[0] == rows and vectors(input=tokens[0])[0] == rows[:1]
+        assert vectors(input=tokens)[0] == rows
+        np.testing.assert_allclose(vectors(input=tokens[0])[0], rows[:1], rtol=1e-5, atol=1e-7)  # in another batch
+        (alone,), _ = vectors(input=TEXTS[0])
         (encoded,), _ = vectors(input=TEXTS[0], encoding_format="base64")
-        np.testing.assert_array_equal(np.frombuffer(base64.b64decode(encoded), "<f4"), np.float32(rows[0]))
+        np.testing.assert_array_equal(np.frombuffer(base64.b64decode(encoded), "<f4"), np.float32(alone))
         (short,), _ = vectors(input=TEXTS[0], dimensions=4)
         first = expected[0][:4]
         np.testing.assert_allclose(short, first / np.linalg.norm(first) if normalized else first, atol=1e-5)
@@ -68,3 +73,54 @@ def test_an_encoder_gives_the_mean_of_its_last_states() -> None:
     np.testing.assert_allclose(answer["data"][0]["embedding"], mean / np.linalg.norm(mean), atol=1e-6)
     with pytest.raises(ConfigError, match="has no tokenizer"):
         Server(LanguageModel(encoder))
+
+
+@pytest.mark.parametrize("kind", ["encoder", "sentences", "decoder", "sentences of a decoder"])
+def test_texts_are_read_in_batches_of_similar_lengths(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: Any = {"vocabulary": 260, "context": 64, "n_layers": 2, "d_model": 16, "n_heads": 2, "init_std": 0.3}
+    inner: Any = LlamaConfig(**sizes) if "decoder" in kind else EncoderConfig(**sizes)
+    model: Any = (SentenceEncoderConfig(inner) if "sentences" in kind else inner).init(NumPy(float="f64")).init(0)
+    texts = ["a" * (1 + 7 * number % 50) for number in range(100)]
+    shapes: list[tuple[int, int]] = []
+    own = Embedder.__call__
+
+    def counted(self: Embedder, rows: Any, size: Any = None) -> Any:
+        shapes.append((len(rows), max(map(len, rows))))
+        return own(self, rows, size)
+
+    monkeypatch.setattr(Embedder, "__call__", counted)
+    with running(Server(LanguageModel(model, BytePairTokenizer()))) as address, httpx.Client(timeout=60) as client:
+        whole = client.post(f"{address}/v1/embeddings", json={"input": texts}).json()
+        n_batches, most = len(shapes), 256 if kind == "decoder" else 4096
+        assert n_batches < 40 and sum(rows for rows, _ in shapes) == 100
+        assert all(rows * n <= most for rows, n in shapes)
+        for number in (0, 1, 50, 99):
+            single = client.post(f"{address}/v1/embeddings", json={"input": texts[number]}).json()
+            np.testing.assert_allclose(
+                single["data"][0]["embedding"], whole["data"][number]["embedding"], rtol=1e-6, atol=1e-7
+            )
+    assert whole["usage"]["prompt_tokens"] == sum(map(len, texts))
+
+
+def test_batches() -> None:
+    texts = [[0] * n for n in (3, 700, 1, 2, 3, 5, 9, 2)]
+    assert list(batches_of(texts, 15)) == [[2, 3, 7], [0, 4, 5], [6], [1]]
+    assert list(batches_of([])) == []
+
+
+def test_a_client_that_goes_ends_its_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = EncoderConfig(vocabulary=260, context=32, n_layers=1, d_model=8, n_heads=2).init("numpy").init(0)
+    n_texts: list[int] = []
+    own = Embedder.__call__
+
+    def slow(self: Embedder, rows: Any, size: Any = None) -> Any:
+        n_texts.append(len(rows))
+        time.sleep(0.2)
+        return own(self, rows, size)
+
+    monkeypatch.setattr(Embedder, "__call__", slow)
+    monkeypatch.setattr("phlox.serve.server.BATCH_TOKENS", 4)
+    server = Server(LanguageModel(encoder, BytePairTokenizer()))
+    with running(server) as address, pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{address}/v1/embeddings", json={"input": ["abcd"] * 1000}, timeout=0.5)
+    assert 0 < len(n_texts) < 20 and server._statuses == {499: 1}

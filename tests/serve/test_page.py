@@ -55,7 +55,8 @@ def test_a_chat(width: int, tmp_path: Path) -> None:
         set_value(browser, "text", "Hello")
         browser.value("document.getElementById('send').click()")
         until(browser, f"{IS_IDLE} && document.querySelector('.error')")
-        assert messages(browser)[-1] == ["message error", "the API key is wrong or missing"]
+        assert messages(browser) == [["message error", "the API key is wrong or missing"]]
+        assert browser.value("document.getElementById('text').value") == "Hello"  # to be sent again
 
         set_value(browser, "key", "secret")
         browser.value("document.getElementById('key').dispatchEvent(new Event('change'))")
@@ -87,3 +88,47 @@ def test_a_chat(width: int, tmp_path: Path) -> None:
         expected = (f"a request: {address}", "401", "'level': 'verbose'")
         strange = [error for error in browser.errors if not any(text in error for text in expected)]
         assert not strange and browser.value("document.title") == "tiny"
+
+
+def test_a_model_without_a_chat_template(tmp_path: Path) -> None:
+    model = language_model(context=64)
+    assert model.tokenizer is not None
+    model.stops, model.tokenizer.templates = frozenset(), {}
+    with running(Server(model, ServerOptions(name="tiny"))) as address, Browser(tmp_path / "profile") as browser:
+        browser.call("Page.navigate", url=address)
+        until(browser, "document.getElementById('chat')?.dataset.hint.includes('it continues your text')")
+        send(browser, "Once")
+        until(browser, f"{IS_IDLE} && document.querySelector('.assistant')?.textContent.length > 10")
+        assert not browser.value("document.querySelectorAll('.error').length")
+
+
+def send(browser: Browser, content: str) -> None:
+    set_value(browser, "text", content)
+    browser.value("document.getElementById('send').click()")
+
+
+def test_a_full_context_a_new_chat_and_a_server_that_ended(tmp_path: Path) -> None:
+    model = language_model(context=120)
+    model.stops = frozenset()
+    with Browser(tmp_path / "profile") as browser:
+        with running(Server(model, ServerOptions(name="tiny"))) as address:
+            browser.call("Page.navigate", url=address)
+            until(browser, "document.title === 'tiny'")
+            assert not messages(browser) and browser.value("document.getElementById('chat').dataset.hint")
+            for question in ("one", "two", "three"):
+                send(browser, question)
+                until(browser, IS_IDLE)
+            notes = browser.value("[...document.querySelectorAll('.note')].map((e) => e.textContent)")
+            left_out = [note for note in notes if "left out" in note]
+            assert left_out == [f"The oldest {n} messages are left out: the context is full." for n in (2, 4)]
+            send(browser, "x" * 200)
+            until(browser, "document.querySelector('.error')")
+            assert "the context of this model is 120 tokens" in messages(browser)[-1][1]
+            browser.value("document.getElementById('clear').click()")
+            send(browser, "again")
+            browser.value("document.getElementById('clear').click()")  # while the reply is written
+            until(browser, IS_IDLE)
+            assert not messages(browser) and browser.value("messages.length") == 0
+        send(browser, "gone")
+        until(browser, "document.querySelector('.error')")
+        assert messages(browser) == [["message error", "The server cannot be reached; does it still run?"]]

@@ -19,12 +19,16 @@ from phlox.models import (
     EncoderDecoderConfig,
     ImageClassifierConfig,
     LanguageModel,
+    LanguageRecipe,
+    LanguageTraining,
+    LlamaConfig,
     VisionEncoderConfig,
 )
 from phlox.serve import Server, ServerOptions
 from phlox.serve.errors import ApiError
 from phlox.serve.predictor import Input, Predictor, is_predictor, predictor_of
 from phlox.text import BytePairTokenizer
+from phlox.train import RunFolder
 from tests.cli.support import SMALL
 from tests.serve.support import running
 
@@ -106,6 +110,25 @@ def test_an_encoder_decoder_is_refused() -> None:
     model = EncoderDecoderConfig(**sizes).init("numpy")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="needs a decoder"):
         Server(LanguageModel(model, BytePairTokenizer()))
+
+
+def test_a_run_without_its_tokenizer_is_refused(tmp_path: Path) -> None:
+    training = LanguageTraining("The cat sat on the mat.\n" * 150, LanguageRecipe.of_size(35000).replace(steps=1))
+    with RunFolder(tmp_path / "run") as folder:
+        training.run(folder)
+    assert not is_predictor(tmp_path / "run")
+    (tmp_path / "run" / "tokenizer.json").unlink()
+    assert is_predictor(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"run: is a run of a model of texts, Llama, without tokenizer\.json; write"):
+        predictor_of(tmp_path / "run", "numpy")
+
+
+def test_the_tokenizer_of_another_model_is_refused() -> None:
+    sizes: Any = {"vocabulary": 100, "context": 8, "n_layers": 1, "d_model": 8, "n_heads": 2}
+    classifier = EncoderClassifierConfig(EncoderConfig(**sizes), classes=3)
+    for config in (LlamaConfig(**sizes), EncoderConfig(**sizes), classifier):
+        with pytest.raises(ConfigError, match="tiny: the tokenizer has 256 tokens, but the model only 100"):
+            Server(LanguageModel(config.init("numpy"), BytePairTokenizer()), ServerOptions(name="tiny"))
 
 
 @pytest.mark.full

@@ -59,3 +59,8 @@ def test_the_form_of_a_family() -> None:
     assert form_of("... <tool_call> ...")[2] == "arguments"
     assert form_of('{"name": ..., "parameters": ...}') == ("", "", "parameters")
     assert form_of(None) == ("", "", "arguments")
+
+
+def test_without_functions_all_is_text() -> None:
+    tools = ToolText(())
+    assert tools.add('<tool_call>{"name": "add"') == '<tool_call>{"name": "add"' and tools.end() == ("", [])

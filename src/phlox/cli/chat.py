@@ -8,15 +8,14 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from phlox.cli.command import DONE, Command, count, whole
+from phlox.cli.command import DONE, Command, count, sentence_of, whole
 from phlox.errors import DataError, PhloxError
 from phlox.host.text import printable
 
 if TYPE_CHECKING:
     from phlox.models import LanguageModel
-    from phlox.module import Module
 
 _HELP = """/system TEXT  begin with these instructions, from the next message on
 /clear        forget the conversation
@@ -48,14 +47,19 @@ def run(options: argparse.Namespace) -> int:
     """Run the command, and return the exit status."""
     from phlox import random
     from phlox.backend import as_device
-    from phlox.models import load
+    from phlox.models import CausalModel, load
+    from phlox.models.generation.sampling import sampling_of
+    from phlox.models.language_model import tokenizer_for
 
+    sampling_of("chat", 1.0 if options.temperature is None else options.temperature, None, options.top_p)  # checked
     model = load(options.model, device=as_device(options.device))
-    if model.tokenizer is None:
-        raise DataError(f"{options.model}: has no tokenizer, and a chat needs one; add tokenizer.json")
-    if not hasattr(model.model, "generate"):
-        kind = type(model.model).__name__
-        raise DataError(f"{options.model}: the model is {kind}, which does not generate text; give a language model")
+    module: Any = model.model
+    if not isinstance(module, CausalModel):
+        does = "answers single texts: use generate in Python" if hasattr(module, "generate") else "generates no text"
+        raise DataError(
+            f"{options.model}: a chat needs a decoder, and the model is {type(module).__name__}, which {does}"
+        )
+    tokenizer_for(model, model.config.vocabulary, options.model)
     if options.seed is not None:
         random.seed(options.seed)
     conversation = Conversation(model, options)
@@ -81,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             answer(conversation, line)
         except (PhloxError, OSError) as error:  # which ends this line, and not the chat
-            print(f"({printable(str(error))})", file=sys.stderr)
+            print(f"({printable(sentence_of(error))})", file=sys.stderr)
 
 
 def answer(conversation: Conversation, line: str) -> None:
@@ -107,7 +111,7 @@ class Conversation:
     """
 
     def __init__(self, model: LanguageModel, options: argparse.Namespace) -> None:
-        from phlox.models import CausalModel, PrefixCache
+        from phlox.models import PrefixCache
 
         self._model = model
         assert model.tokenizer is not None
@@ -116,9 +120,7 @@ class Conversation:
         self._limit: int | None = options.max_tokens
         chosen: dict[str, Any] = {"temperature": options.temperature, "top_p": options.top_p}
         self._options = {name: value for name, value in chosen.items() if value is not None}
-        module: object = model.model
-        if isinstance(module, CausalModel):  # a turn processes only what is new
-            self._options["prefix_cache"] = PrefixCache(cast("Module", module))
+        self._options["prefix_cache"] = PrefixCache(model.model)  # a turn processes only what is new
         if "temperature" not in model.options:
             self._options.setdefault("temperature", _TEMPERATURE)
         self._left_out = 0
@@ -149,9 +151,11 @@ class Conversation:
         if command == "/help":
             print(_HELP)
         elif command == "/clear":
+            print(f"(forgot {len(self.messages)} messages)")
             self.messages = []
         elif command == "/system":
             self.system = argument or None
+            print("(no instructions)" if self.system is None else "(instructions from the next message on)")
         elif not argument:
             raise DataError(f"{command} needs the name of a file")
         elif command == "/save":

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from phlox.errors import PhloxError
 from phlox.other_names import remark
 
 DONE, DIFFERENT, MISUSED, INTERRUPTED = 0, 1, 2, 130
@@ -88,3 +89,12 @@ def seconds(text: str) -> float:
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
     return number
+
+
+def sentence_of(error: PhloxError | OSError) -> str:
+    """The message of an error, without the number at the beginning of an `OSError`."""
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        return f"{error.filename}: there is no such file; check the path"
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     bar = progress(unit="images")
     bar.lines = 10
     training = DigitsTraining(recipe, device, compile=options.compile)
-    with RunFolder(options.out, overwrite=options.overwrite, resume="auto" if options.resume else False) as folder:
+    with RunFolder(options.out, overwrite=options.overwrite, resume=options.resume) as folder:
         print(_headline(training, device, recipe.seed, compile=options.compile))
         print(
             _wrapped(f"Ctrl-C is safe: the run is saved, and --resume goes on. Open {folder.path / REPORT}"), flush=True

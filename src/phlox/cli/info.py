@@ -12,6 +12,7 @@ from tempfile import gettempdir
 from typing import Any
 
 from phlox.cli.command import DONE, Command
+from phlox.host.cache_folder import root
 from phlox.host.page import Table, facts
 from phlox.host.text import size, terminal_width
 
@@ -65,6 +66,7 @@ def _caches() -> dict[str, str]:
     """The folders in which engines keep compiled programs, by name."""
     own = Path(gettempdir()) / f"torchinductor_{getuser()}"
     return {
+        "compiled programs": str(root() or ""),
         "XLA's programs": os.environ.get("JAX_COMPILATION_CACHE_DIR", ""),
         "PyTorch's programs": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(own)),
     }

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from phlox.cli.command import DIFFERENT, INTERRUPTED, MISUSED, Parser
+from phlox.cli.command import DIFFERENT, INTERRUPTED, MISUSED, Parser, sentence_of
 from phlox.errors import PhloxError
 from phlox.host.text import printable
 from phlox.version import __version__
@@ -74,18 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DIFFERENT
     except (PhloxError, OSError) as error:
-        print(f"phlox: {printable(_for_the_command_line(_sentence(error)), keep=chr(10))}", file=sys.stderr)
+        print(f"phlox: {printable(_for_the_command_line(sentence_of(error)), keep=chr(10))}", file=sys.stderr)
         return MISUSED
     return status
-
-
-def _sentence(error: PhloxError | OSError) -> str:
-    """The message of an error, without the number at the beginning of an `OSError`."""
-    if isinstance(error, FileNotFoundError) and error.filename is not None:
-        return f"{error.filename}: there is no such file; check the path"
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
 
 
 def _for_the_command_line(sentence: str) -> str:

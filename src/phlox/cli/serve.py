@@ -24,7 +24,7 @@ def _port(text: str) -> int:
 OPTIONS: dict[str, dict[str, Any]] = {
     "model": {"metavar": "MODEL", "help": "the folder of a model or of a run, a name on the Hub, or an ONNX file"},
     "--name": {"metavar": "NAME", "help": "the name of the model for clients (default: that of the folder)"},
-    "--device": {"metavar": "NAME", "help": "numpy, jax, torch, torch:cuda, ..."},
+    "--device": {"metavar": "NAME", "help": "numpy (default), jax, torch, torch:gpu:0, ..."},
     "--host": {
         "metavar": "HOST", "default": "127.0.0.1", "help": "the address to listen at (default: 127.0.0.1)",
     },
@@ -108,7 +108,8 @@ def _api_key(path: str | None) -> str | None:
 
 COMMAND = Command(
     description="Serve a language model with OpenAI's protocol, and a page to chat with it; or the predictions of an "
-    "ONNX file or a run. Many requests are answered at the same time. SIGTERM ends the server after the running ones.",
+    "ONNX file or a run. Many requests are answered at the same time. Ctrl-C or SIGTERM ends it when the requests that "
+    "it has taken are answered.",
     arguments=arguments,
     run=run,
 )

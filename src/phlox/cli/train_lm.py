@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         raise DataError(f"{', '.join(options.text)}: {error}") from error
     model, tokens = training.learner.model, training.n_tokens
     limit = "" if options.minutes is None else f", or {options.minutes:g} minutes"
-    with RunFolder(options.out, overwrite=options.overwrite, resume="auto" if options.resume else False) as folder:
+    with RunFolder(options.out, overwrite=options.overwrite, resume=options.resume) as folder:
         print(
             f"Text: {len(text):,} bytes, {tokens[0]:,} tokens for training and {tokens[1]:,} for validation\n"
             f"Tokenizer: {training.tokenizer.size:,} tokens, {len(text) / sum(tokens):.2f} bytes each\n"
@@ -88,6 +88,14 @@ def _read(path: Path) -> bytes:
         raise DataError(f"{path}: is empty; give a file with text")
     if b"\0" in content:
         raise DataError(f"{path}: has zero bytes, so it is not a text; give a text file, in UTF-8")
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{path}: is not UTF-8: byte {error.start:,}, in line {line:,}, is 0x{content[error.start]:02x}; convert "
+            f"it, for example from Latin-1: iconv -f latin1 -t utf-8 {path} > utf8.txt"
+        ) from None
     return content
 
 

@@ -59,6 +59,9 @@ def load(
     """
     path = Path(folder)
     if path.is_file():
+        with path.open("rb") as file:
+            if file.read(4) != b"GGUF" and path.suffix != ".gguf":
+                raise ConfigError(f"{path}: is no GGUF file; give one, or the folder of a model, here {path.parent}")
         tokenizer = tokenizer_from_gguf(import_module(_GGUF).read_metadata(path), str(path))
         return LanguageModel(_load_by(_GGUF, path, device), tokenizer)
     if not path.is_dir():

@@ -1,33 +1,22 @@
-"""Parts that the transformers share: dense layers with their initialization, and activations by name."""
+"""Parts that the transformers share: dense layers with their initialization, masks, and checks of sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from phlox.backend import Bool, DeviceLike, Float, Int
 from phlox.backend.tracing.symbolic import less
 from phlox.config import Config
 from phlox.errors import KindError, ShapeError
 from phlox.nn import Linear, Normal, Zeros
-from phlox.tensor import Tensor, arange, concat, functional, where
+from phlox.nn.activation import ACTIVATIONS as ACTIVATIONS
+from phlox.nn.activation import ActivationName as ActivationName
+from phlox.tensor import Tensor, arange, concat, where
 from phlox.tensor.functional.operands import check_kind
 
 Tokens: TypeAlias = Tensor[Any, Any, Int]
 Mask: TypeAlias = Tensor[Any, Any, Any]
 """Bool or Int [batch, n]: true, or not zero, for tokens; false, or zero, for padding."""
-
-ActivationName: TypeAlias = Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh"]
-"""An activation that a config can name; `gelu_tanh` approximates `gelu` as the first GPTs did, `quick_gelu` as CLIP."""
-
-ACTIVATIONS: dict[ActivationName, Callable[[Tensor], Tensor]] = {
-    "gelu": functional.gelu,
-    "gelu_tanh": lambda x: functional.gelu(x, approximate=True),
-    "quick_gelu": lambda x: x * (x * 1.702).sigmoid(),
-    "relu": functional.relu,
-    "silu": functional.silu,
-    "tanh": lambda x: x.tanh(),
-}
 
 
 def dense(d_input: int, d_output: int, std: float, *, bias: bool, device: DeviceLike | None) -> Linear:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias
 
 from phlox.backend import DeviceLike
 from phlox.config import config_of
@@ -20,6 +20,19 @@ __all__ = [
     "SoftminConfig", "Softplus", "SoftplusConfig", "Softsign", "SwiGlu", "SwiGluConfig", "Tanh", "TanhShrink",
     "Threshold", "ThresholdConfig",
 ]  # fmt: skip
+
+
+ActivationName: TypeAlias = Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh"]
+"""An activation that a config can name; `gelu_tanh` approximates `gelu` as the first GPTs did, `quick_gelu` as CLIP."""
+
+ACTIVATIONS: dict[ActivationName, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate=True),
+    "quick_gelu": lambda x: x * (x * 1.702).sigmoid(),
+    "relu": functional.relu,
+    "silu": functional.silu,
+    "tanh": functional.tanh,
+}
 
 
 class Activation(Module):

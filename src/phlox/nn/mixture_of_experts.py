@@ -10,6 +10,7 @@ from phlox.config import config_of
 from phlox.errors import ConfigError
 from phlox.module import Module, Param
 from phlox.module.reparameterization import computed
+from phlox.nn.activation import ACTIVATIONS, ActivationName
 from phlox.nn.initializer import Initializer, KaimingUniform, Zeros
 from phlox.nn.linear import Linear
 from phlox.tensor import Tensor, arange, functional, where
@@ -18,15 +19,6 @@ __all__ = [
     "ExpertLinear", "ExpertLinearConfig", "MixtureOfExperts", "MixtureOfExpertsConfig", "Router", "RouterConfig",
     "Routing", "balance_loss",
 ]  # fmt: skip
-
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": functional.gelu,
-    "gelu_tanh": lambda x: functional.gelu(x, approximate=True),
-    "quick_gelu": lambda x: x * functional.sigmoid(x * 1.702),
-    "relu": functional.relu,
-    "silu": functional.silu,
-    "tanh": lambda x: x.tanh(),
-}
 
 
 class Routing(NamedTuple):
@@ -218,14 +210,14 @@ class SharedExpert(Module):
     """The gated feed-forward network of a `MixtureOfExperts` that processes all tokens."""
 
     def __init__(
-        self, d_model: int, d_hidden: int, activation: str, scaled: bool, linear: Callable[..., Linear]
+        self, d_model: int, d_hidden: int, activation: ActivationName, scaled: bool, linear: Callable[..., Linear]
     ) -> None:
         self.gate, self.up, self.down = linear(d_model, d_hidden), linear(d_model, d_hidden), linear(d_hidden, d_model)
         self.scale = linear(d_model, 1, bias=False) if scaled else None
-        self.activation = activation
+        self.activation: ActivationName = activation
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = self.down(_ACTIVATIONS[self.activation](self.gate(x)) * self.up(x))
+        y = self.down(ACTIVATIONS[self.activation](self.gate(x)) * self.up(x))
         return y if self.scale is None else y * functional.sigmoid(self.scale(x))
 
 
@@ -262,7 +254,7 @@ class MixtureOfExperts(Module):
         n_experts: int,
         top_k: int,
         *,
-        activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh"] = "silu",
+        activation: ActivationName = "silu",
         limit: float | None = None,
         alpha: float = 1.702,
         bias: bool = False,
@@ -298,7 +290,8 @@ class MixtureOfExperts(Module):
         self.gate, self.up = stack(d_model, d_hidden), stack(d_model, d_hidden)
         self.down = stack(d_hidden, d_model, out_initializer or initializer)
         self.shared = SharedExpert(d_model, d_shared, activation, shared_scale, linear) if d_shared else None
-        self.activation, self.limit, self.alpha = activation, limit, alpha
+        self.activation: ActivationName = activation
+        self.limit, self.alpha = limit, alpha
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.with_routing(x)[0]
@@ -314,7 +307,7 @@ class MixtureOfExperts(Module):
 
     def _gated(self, gate: Tensor, up: Tensor) -> Tensor:
         if self.limit is None:
-            return _ACTIVATIONS[self.activation](gate) * up
+            return ACTIVATIONS[self.activation](gate) * up
         gate, up = gate.minimum(self.limit), up.clip(-self.limit, self.limit)
         return gate * functional.sigmoid(gate * self.alpha) * (up + 1.0)
 

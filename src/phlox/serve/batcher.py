@@ -15,11 +15,11 @@ import numpy as np
 
 from phlox.backend.contract.backend import engine_of
 from phlox.errors import RangeError
-from phlox.models.generation.decoding import Drawn, Rule, choose
+from phlox.models.generation.decoding import BLOCK, Drawn, Rule, choose, round_up
 from phlox.models.generation.prefix_cache import PrefixCache
 from phlox.random import stream as random_stream
 from phlox.serve import steps
-from phlox.serve.pool import BLOCK, Pool, round_up
+from phlox.serve.pool import Pool
 from phlox.serve.request import End, QueueFullError, Reason, Report, Request, Ticket, Token
 from phlox.serve.steps import Columns, cache_of, columns_of, rule_of
 from phlox.tensor import tensor
@@ -43,7 +43,7 @@ class BatcherLimits:
     context: int | None = None
     """The largest number of tokens of a text, prompt included; by default what the model can see."""
     chunk: int = 256
-    """So many tokens of prompts are processed between two tokens of the running texts: the longest that these wait."""
+    """So many tokens of prompts, or of texts to embed, are processed between two tokens of the running texts."""
     prefix_tokens: int = 16384
     """The largest number of tokens of earlier texts whose keys and values are kept, for requests that begin alike."""
 
@@ -264,7 +264,7 @@ class Batcher:
             assert prompt is not None
             tokens = prompt.ticket.request.prompt
             count, capacity = min(budget, len(tokens) - prompt.n), prompt.columns[0][0].shape[2]
-            width = min(round_up(count, BLOCK, capacity), capacity - prompt.n) if self._compile else count
+            width = min(round_up(count, capacity), capacity - prompt.n) if self._compile else count
             piece = np.zeros((1, width), np.int32)
             piece[0, :count] = tokens[prompt.n : prompt.n + count]
             start = tensor(prompt.n, device=self._device)
@@ -285,7 +285,7 @@ class Batcher:
             ticket = self._waiting.popleft()
             self._prompt = _Prompt(ticket, (), 0)
         prompt = ticket.request.prompt
-        columns = self._pool.fresh(1, round_up(len(prompt), BLOCK, self.context))
+        columns = self._pool.fresh(1, round_up(len(prompt), self.context))
         if self._prefixes is not None:
             cache = cache_of(columns, tensor(0, device=self._device))
             cache, ticket.n_reused = self._prefixes.restore(cache, np.asarray([prompt]))
@@ -328,7 +328,7 @@ class Batcher:
 
     def _rule(self, tickets: list[Ticket], rows: int) -> Rule:
         length = max(len(ticket.tokens) for ticket in tickets)
-        length = round_up(length, BLOCK, self.context) if self._compile else length
+        length = round_up(length, self.context) if self._compile else length
         return rule_of(tickets, rows, self.vocabulary, length, self._device, few_programs=self._compile)
 
     def _accept(self, tickets: list[Ticket], drawn: Drawn) -> None:

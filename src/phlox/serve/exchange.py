@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
 
     from phlox.serve.batcher import Batcher
+    from phlox.serve.metrics import Metrics
     from phlox.serve.protocol import Job
     from phlox.serve.request import Report, Ticket
     from phlox.text import Tokenizer
@@ -50,8 +52,9 @@ class Exchange:
     Raises `QueueFullError` if too many requests wait.
     """
 
-    def __init__(self, job: Job, batcher: Batcher, tokenizer: Tokenizer, http: HttpRequest) -> None:
-        self._job, self._batcher, self._tokenizer = job, batcher, tokenizer
+    def __init__(self, job: Job, batcher: Batcher, tokenizer: Tokenizer, http: HttpRequest, metrics: Metrics) -> None:
+        self._job, self._batcher, self._tokenizer, self._metrics = job, batcher, tokenizer, metrics
+        self._start = time.monotonic()
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[Piece | Finish | None] = asyncio.Queue()
         self._tickets: list[Ticket] = []
@@ -65,13 +68,18 @@ class Exchange:
 
     async def events(self) -> AsyncIterator[Piece | Finish]:
         """What happens to the answers, until all have ended. Raises `ClientGone` if the client goes before."""
-        left = len(self._tickets)
+        left, is_first = len(self._tickets), True
         try:
             while left:
                 event = await self._events.get()
                 if event is None:
                     raise ClientGone
+                seconds = time.monotonic() - self._start
+                if is_first:
+                    self._metrics.first_token.add(seconds)
+                    is_first = False
                 if isinstance(event, Finish):
+                    self._metrics.answer.add(seconds)
                     left -= 1
                     _check(event.end)
                 yield event
@@ -94,19 +102,15 @@ class Exchange:
         """What the batcher calls, in the thread of the model."""
         decoder = AnswerDecoder(self._tokenizer, shows_markers=bool(self._job.tools))
         text = StopText(decoder, self._job.stops)
-        tools = ToolText(self._job.tools) if self._job.tools else None
+        tools = ToolText(self._job.tools)
 
         def report(event: Token | End) -> bool:
             if isinstance(event, Token):
-                piece = text.add(event.token)
-                self._push(Piece(index, piece if tools is None else tools.add(piece), event))
+                self._push(Piece(index, tools.add(text.add(event.token)), event))
                 return text.is_complete
-            piece, calls = text.end(), list[ToolCall]()
-            if tools is not None:
-                piece = tools.add(piece)
-                rest, calls = tools.end()
-                piece += rest
-            self._push(Finish(index, piece, calls if self._job.calls_many else calls[:1], event))
+            piece = tools.add(text.end())
+            rest, calls = tools.end()
+            self._push(Finish(index, piece + rest, calls if self._job.calls_many else calls[:1], event))
             return True
 
         return report

@@ -89,7 +89,8 @@ def biases(value: Mapping[str, Any] | None, vocabulary: int) -> dict[int, float]
     """The field logit_bias: the keys are tokens as texts, the values are from -100, which bans a token, to 100."""
     result: dict[int, float] = {}
     for key, bias in (value or {}).items():
-        is_token = key.isascii() and key.isdecimal() and int(key) < vocabulary
+        is_number = key.isascii() and key.isdecimal() and len(key) < 20
+        is_token = is_number and int(key) < vocabulary
         if not is_token or isinstance(bias, bool) or not isinstance(bias, (int, float)) or not -100 <= bias <= 100:
             raise ApiError(
                 400,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
+
+from phlox.serve.request import Reason
 
 if TYPE_CHECKING:
     from phlox.serve.batcher import Batcher
@@ -36,9 +38,9 @@ class Histogram:
 
     def lines(self, name: str, described: str) -> list[str]:
         """As text."""
-        buckets = [f'{name}_bucket{{le="{limit}"}} {n}' for limit, n in zip(SECONDS, self._counts, strict=True)]
-        ends = [f'{name}_bucket{{le="+Inf"}} {self._n}', f"{name}_sum {self._sum:.6f}", f"{name}_count {self._n}"]
-        return [*_head(name, described, "histogram"), *buckets, *ends]
+        limits = [*SECONDS, "+Inf"]
+        buckets = {f'_bucket{{le="{limit}"}}': n for limit, n in zip(limits, [*self._counts, self._n], strict=True)}
+        return _family(name, "histogram", described, {**buckets, "_sum": f"{self._sum:.6f}", "_count": self._n})
 
 
 class Metrics:
@@ -49,22 +51,21 @@ class Metrics:
 
     def text(self, batcher: Batcher | None, statuses: Mapping[int, int]) -> str:
         """All metrics."""
-        lines = _head("phlox_http_responses_total", "Answers by their status.", "counter")
-        lines += [f'phlox_http_responses_total{{status="{status}"}} {n}' for status, n in sorted(statuses.items())]
+        answers = {f'{{status="{status}"}}': n for status, n in sorted(statuses.items())}
+        lines = _family("phlox_http_responses_total", "counter", "Answers by their status.", answers)
         if batcher is not None:
             for name, described in _COUNTERS.items():
-                lines += _head(f"phlox_{name}_total", described, "counter")
-                lines.append(f"phlox_{name}_total {batcher.counts[name]}")
-            lines += _head("phlox_ends_total", "Answers by the reason of their end.", "counter")
-            for reason in ("stop", "length", "cancelled", "timeout", "error"):
-                lines.append(f'phlox_ends_total{{reason="{reason}"}} {batcher.counts[f"ended_{reason}"]}')
-            gauges = {"running": batcher.n_running, "waiting": batcher.n_waiting}
-            for name, number in gauges.items():
-                lines += [*_head(f"phlox_{name}", f"Requests that are {name}.", "gauge"), f"phlox_{name} {number}"]
+                lines += _family(f"phlox_{name}_total", "counter", described, {"": batcher.counts[name]})
+            ends = {f'{{reason="{reason}"}}': batcher.counts[f"ended_{reason}"] for reason in get_args(Reason)}
+            lines += _family("phlox_ends_total", "counter", "Answers by the reason of their end.", ends)
+            for name, number in (("running", batcher.n_running), ("waiting", batcher.n_waiting)):
+                lines += _family(f"phlox_{name}", "gauge", f"Requests that are {name}.", {"": number})
             lines += self.first_token.lines("phlox_first_token_seconds", "From a request to its first token.")
             lines += self.answer.lines("phlox_answer_seconds", "From a request to the end of its answer.")
         return "\n".join(lines) + "\n"
 
 
-def _head(name: str, described: str, kind: str) -> list[str]:
-    return [f"# HELP {name} {described}", f"# TYPE {name} {kind}"]
+def _family(name: str, kind: str, described: str, values: Mapping[str, object]) -> list[str]:
+    """The lines of a metric; the values are by what follows its name: labels, or the part of a histogram."""
+    lines = [f"{name}{labels} {value}" for labels, value in values.items()]
+    return [f"# HELP {name} {described}", f"# TYPE {name} {kind}", *lines]

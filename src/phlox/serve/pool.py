@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from phlox.backend import Int
+from phlox.models.generation.decoding import round_up
 from phlox.serve.steps import Columns
 from phlox.tensor import Tensor, tensor
 from phlox.tensor.functional.operands import compute
@@ -12,14 +13,6 @@ from phlox.transform import compile as compiled
 
 if TYPE_CHECKING:
     from phlox.models.causal import CausalModel
-
-BLOCK = 64
-"""The smallest capacity: with fewer tokens, nothing is saved."""
-
-
-def round_up(size: int, least: int, most: int) -> int:
-    """The next power of two, at least `least` and at most `most`: few sizes, so few programs and few copies."""
-    return min(most, max(least, 1 << (size - 1).bit_length()))
 
 
 class Pool:
@@ -43,7 +36,7 @@ class Pool:
 
     def fit(self, rows: int, capacity: int) -> None:
         """Have space for so many rows and tokens. Space is given back when a quarter of it would be enough."""
-        rows, capacity = round_up(rows, 1, self.slots), round_up(capacity, BLOCK, self.context)
+        rows, capacity = round_up(rows, self.slots, 1), round_up(capacity, self.context)
         rows = self.rows if rows <= self.rows < 4 * rows else rows
         capacity = self.capacity if capacity <= self.capacity < 4 * capacity else capacity
         if (rows, capacity) == (self.rows, self.capacity):

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from phlox.backend import Bool, Float, Int
-from phlox.errors import ConfigError, PhloxError, RangeError
-from phlox.models import EncoderClassifier, ImageClassifier, LanguageModel
+from phlox.errors import ConfigError, PhloxError, RangeError, RunError
+from phlox.models import CausalModel, Encoder, EncoderClassifier, ImageClassifier, LanguageModel, SentenceEncoder
+from phlox.models.language_model import tokenizer_for
+from phlox.serve.embedding import batches_of, padded
 from phlox.serve.errors import ApiError
 from phlox.tensor import tensor
 
@@ -109,11 +111,11 @@ def predictor_of(path: str | os.PathLike[str], device: str) -> Predictor:
     return _of_digits(path, device) if (Path(path) / "predictions.npz").is_file() else _of_run(path, device)
 
 
-def predictor_of_classifier(model: LanguageModel) -> Predictor:
+def predictor_of_classifier(model: LanguageModel, name: str) -> Predictor:
     """A classifier of texts or of images: the logits of its classes. Raises `ConfigError` for another model."""
     classifier = model.model
     if not isinstance(classifier, (EncoderClassifier, ImageClassifier)):
-        raise ConfigError(f"a {type(classifier).__name__} is no classifier")
+        raise ConfigError(f"{name}: {type(classifier).__name__} is neither a language model nor a classifier")
     classifier = classifier.valid()
     _, param = next(iter(classifier.named_params()))
     if isinstance(classifier, ImageClassifier):
@@ -122,19 +124,20 @@ def predictor_of_classifier(model: LanguageModel) -> Predictor:
         return Predictor(
             [image], lambda arrays: {"logits": classifier(tensor(arrays["images"], device=param.device)).numpy()}
         )
-    tokenizer = model.tokenizer
-    if tokenizer is None:
-        raise ConfigError("the classifier has no tokenizer, and the server takes texts; add tokenizer.json")
     context = classifier.inner.config.context
+    tokenizer = tokenizer_for(model, classifier.inner.config.vocabulary, name)
 
     def call(arrays: Arrays) -> Mapping[str, Any]:
-        rows: list[Any] = []
-        for text in arrays["texts"].tolist():
-            tokens = tokenizer.encode(text)
+        rows = [tokenizer.encode(text) for text in arrays["texts"].tolist()]
+        for tokens in rows:
             if not 0 < len(tokens) <= context:
                 raise RangeError(f"a text has {len(tokens)} tokens; it must have from 1 to {context}")
-            rows.append(classifier(tensor([tokens], device=param.device))[0].numpy())
-        return {"logits": rows}
+        logits: list[Any] = [None] * len(rows)
+        for numbers in batches_of(rows):
+            tokens, mask = padded([rows[number] for number in numbers], param.device)
+            for number, values in zip(numbers, classifier(tokens, mask=mask).numpy(), strict=True):
+                logits[number] = values[: len(rows[number])] if classifier.by_token else values
+        return {"logits": logits}
 
     return Predictor([Input("texts", ("rows",), np.dtype(np.str_))], call)
 
@@ -173,7 +176,16 @@ def _of_run(path: str | os.PathLike[str], device: str) -> Predictor:
     from phlox.train.observers.folder.run_model import RunModel
 
     run = RunModel(path, device)
-    run.arguments(run.inputs)
+    try:
+        run.arguments(run.inputs)
+    except RunError:
+        kind = cast("type[Any]", type(run.model))
+        if not issubclass(kind, (CausalModel, Encoder, EncoderClassifier, SentenceEncoder)):
+            raise
+        raise ConfigError(
+            f"{path}: is a run of a model of texts, {kind.__name__}, without tokenizer.json; write the file of its "
+            f"tokenizer there: tokenizer.save({str(path)!r})"
+        ) from None
     inputs = [Input(name, ("rows", *x.shape[1:]), x.dtype) for name, x in run.inputs.items()]
 
     def call(arrays: Arrays) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from phlox.errors import ConfigError, DataError, ExtraNotInstalledError, RangeError
-from phlox.models.generation.grammar import Grammar
+from phlox.models.generation.grammar import Grammar, fixed_spaces
 from phlox.serve.errors import ApiError
 from phlox.serve.fields import Fields, biases, strings
 from phlox.serve.request import Request
@@ -34,43 +34,31 @@ class Job:
     streams_usage: bool
     tools: tuple[str, ...]
     """The names of the functions that may be called."""
-    is_call: bool
-    """Whether the answer must be a call of a function."""
     calls_many: bool
     echoes: tuple[str, ...]
     """The texts that each answer begins with, by prompt: the prompt, if that is asked for."""
 
 
+@dataclass(frozen=True, slots=True)
 class Protocol:
-    """Reads requests for one model.
+    """Reads requests for one model."""
 
-    Args:
-        tokenizer: its tokenizer.
-        vocabulary: the number of tokens of the model.
-        context: the largest number of tokens of a text.
-        stops: the tokens that end a text.
-        defaults: options of generation that the model recommends, such as `{"temperature": 0.6}`.
-        most_tokens: the largest number of new tokens that a request may ask for.
-        timeout: the largest number of seconds that an answer may take.
-    """
+    tokenizer: Tokenizer
+    vocabulary: int
+    """The number of tokens of the model."""
+    context: int
+    """The largest number of tokens of a text."""
+    stops: frozenset[int]
+    """The tokens that end a text."""
+    defaults: dict[str, Any]
+    """Options of generation that the model recommends, such as `{"temperature": 0.6}`."""
+    most_tokens: int
+    """The largest number of new tokens that a request may ask for."""
+    timeout: float | None
+    """The largest number of seconds that an answer may take."""
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        *,
-        vocabulary: int,
-        context: int,
-        stops: frozenset[int],
-        defaults: dict[str, Any],
-        most_tokens: int,
-        timeout: float | None,
-    ) -> None:
-        self.tokenizer, self.vocabulary, self.context, self.stops = tokenizer, vocabulary, context, stops
-        self.defaults, self.most_tokens, self.timeout = defaults, most_tokens, timeout
-
-    def chat(self, body: Any) -> Job:
+    def chat(self, fields: Fields) -> Job:
         """A request to /v1/chat/completions."""
-        fields = Fields(body)
         if self.tokenizer.chat_template is None:
             raise ApiError(400, "this model has no chat template; use /v1/completions", code="no_chat_template")
         messages = self._messages(fields.required("messages", list))
@@ -98,11 +86,10 @@ class Protocol:
         options = self._options(fields, alternatives=(alternatives or 0) if wants_logprobs else None)
         job = self._job(fields, [prompt], most, options, grammar, is_chat=True)
         names = tuple(tool["function"]["name"] for tool in tools)
-        return replace(job, tools=names, is_call=bool(forced), calls_many=calls_many)
+        return replace(job, tools=names, calls_many=calls_many)
 
-    def completion(self, body: Any) -> Job:
+    def completion(self, fields: Fields) -> Job:
         """A request to /v1/completions."""
-        fields = Fields(body)
         prompts = self._prompts(fields.required("prompt", (str, list)))
         most = fields.whole("max_tokens", 16, 1)
         alternatives = fields.whole("logprobs", None, 0, ALTERNATIVES)
@@ -128,7 +115,7 @@ class Protocol:
         seed = fields.whole("seed", None, -(2**63), 2**63 - 1)
         stops = strings("stop", fields.take("stop", (str, list)), 16)
         tokens = fields.take("stop_token_ids", list, [])
-        if not all(_is_token(token) and 0 <= token < self.vocabulary for token in tokens):
+        if not self._are_tokens(tokens):
             raise ApiError(
                 400, f"stop_token_ids must be tokens from 0 to {self.vocabulary - 1}", param="stop_token_ids"
             )
@@ -140,7 +127,7 @@ class Protocol:
         streaming.finish()
         if not streams and streams_usage:
             raise ApiError(400, "stream_options needs stream: true", param="stream_options")
-        fields.ignore("model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
+        fields.ignore("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
         fields.finish()
         requests: list[Request] = []
         for number, prompt in enumerate(prompt for prompt in prompts for _ in range(n)):
@@ -155,7 +142,7 @@ class Protocol:
                     **options,
                 )
             )
-        return Job(is_chat, requests, n, stops, streams, streams_usage, (), False, True, ())
+        return Job(is_chat, requests, n, stops, streams, streams_usage, (), True, ())
 
     def _room(self, prompt: list[int], most: int | None) -> int:
         """The number of new tokens."""
@@ -192,7 +179,7 @@ class Protocol:
 
     def _prompts(self, prompt: str | list[Any]) -> list[list[int]]:
         """A text, several texts, tokens, or several lists of tokens."""
-        if isinstance(prompt, list) and prompt and all(_is_token(token) for token in prompt):
+        if isinstance(prompt, list) and prompt and not any(isinstance(row, (str, list)) for row in prompt):
             prompt = [prompt]
         rows = [prompt] if isinstance(prompt, str) else prompt
         if not rows or len(rows) > MOST_ANSWERS:
@@ -202,15 +189,16 @@ class Protocol:
     def tokens(self, text: Any, param: str) -> list[int]:
         """A text as tokens, or tokens, checked."""
         tokens: list[Any] = self.tokenizer.encode(text) if isinstance(text, str) else text
-        if not isinstance(text, (str, list)) or not all(
-            _is_token(token) and 0 <= token < self.vocabulary for token in tokens
-        ):
+        if not isinstance(text, (str, list)) or not self._are_tokens(tokens):
             raise ApiError(
                 400, f"{param} must be a text, texts, or tokens from 0 to {self.vocabulary - 1}", param=param
             )
         if not tokens:
             raise ApiError(400, f"{param} is empty; give at least one token", param=param)
         return tokens
+
+    def _are_tokens(self, tokens: list[Any]) -> bool:
+        return all(type(token) is int and 0 <= token < self.vocabulary for token in tokens)
 
     def _messages(self, messages: list[Any]) -> list[dict[str, Any]]:
         """Messages for the chat template: parts of a text joined, arguments of calls as objects."""
@@ -268,19 +256,13 @@ class Protocol:
 
     def _grammar(self, schema: dict[str, Any], param: str, before: str = "", after: str = "") -> Grammar:
         """The grammar of JSON that fits a schema, between two fixed texts."""
-        # Flexible spaces could go on without end.
-        spaces = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-        content = json.dumps({**schema, "x-guidance": spaces})
-        grammar = Grammar.lark(f"start: {json.dumps(before)} content {json.dumps(after)}\ncontent: %json {content}\n")
+        begin, content, end = json.dumps(before), fixed_spaces(schema), json.dumps(after)
+        grammar = Grammar.lark(f"start: {begin} content {end}\ncontent: %json {content}\n")
         try:
             grammar.matcher(self.tokenizer, self.vocabulary, self.stops)
         except (RangeError, ExtraNotInstalledError) as error:
             raise ApiError(400, f"the JSON schema cannot be followed: {error}", param=param) from None
         return grammar
-
-
-def _is_token(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _object(value: object) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -88,7 +87,7 @@ class Ticket:
         self.stream: Any = None
         """Its random stream."""
         self.deadline = None if request.timeout is None else time.monotonic() + request.timeout
-        self._cancelled = threading.Event()
+        self._is_cancelled = False
 
     @property
     def n_new(self) -> int:
@@ -97,11 +96,11 @@ class Ticket:
 
     def cancel(self) -> None:
         """Nobody waits for the answer any more: its row is free before the next token. Any thread may call this."""
-        self._cancelled.set()
+        self._is_cancelled = True
 
     @property
     def is_over(self) -> Reason | None:
         """Why it must end now, if it must."""
-        if self._cancelled.is_set():
+        if self._is_cancelled:
             return "cancelled"
         return "timeout" if self.deadline is not None and time.monotonic() > self.deadline else None

@@ -7,7 +7,6 @@ import base64
 import hmac
 import json
 import logging
-import os
 import signal
 import socket
 import threading
@@ -18,14 +17,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
 from phlox.errors import ConfigError, ExtraNotInstalledError
 from phlox.models import CausalModel, Encoder, LanguageModel, SentenceEncoder
+from phlox.models.language_model import tokenizer_for
 from phlox.serve.batcher import Batcher, BatcherLimits
-from phlox.serve.embedding import Embedder
+from phlox.serve.embedding import BATCH_TOKENS, Embedder, batches_of
 from phlox.serve.errors import ApiError
 from phlox.serve.exchange import ClientGone, Exchange, Finish, Format, Piece
 from phlox.serve.fields import Fields
@@ -34,18 +34,25 @@ from phlox.serve.predictor import Predictor, predictor_of_classifier
 from phlox.serve.protocol import Job, Protocol
 from phlox.serve.request import QueueFullError
 
-if TYPE_CHECKING:
+try:
+    import uvicorn
     from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import Response
+    from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+    from starlette.routing import Route
+
+    from phlox.serve.connections import Program
+except ImportError as error:
+    raise ExtraNotInstalledError(
+        f"a server needs starlette and uvicorn: install Phlox with the extra 'serve' ({error})"
+    ) from None
 
 __all__ = ["Server", "ServerOptions"]
 
-Handler: TypeAlias = "Callable[[Request], Awaitable[Response]]"
+Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-BODY_SECONDS = 60.0
-"""The longest time that a client may take to send a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,8 @@ class ServerOptions:
     """The longest time in seconds that an answer may take; by default any."""
     compile: bool | Literal["auto"] = "auto"
     """See `Batcher`."""
+    patience: float = 60.0
+    """The longest time in seconds to wait for a client: for a whole request, and for it to read what was sent."""
 
 
 class Server:
@@ -79,8 +88,8 @@ class Server:
             classifier of texts or images; or a `Predictor`.
         options: see `ServerOptions`.
 
-    Raises `ExtraNotInstalledError` without the extra 'serve', and `ConfigError` for a model without a tokenizer, or
-    of another kind.
+    Raises `ConfigError` for a model without a tokenizer, or of another kind. Without the extra 'serve', importing this
+    class raises `ExtraNotInstalledError`.
 
     >>> from phlox.models import GptConfig, LanguageModel
     >>> from phlox.text import BytePairTokenizer
@@ -99,32 +108,31 @@ class Server:
         self._batcher: Batcher | None = None
         self._embedder: Embedder | None = None
         self._running_calls = asyncio.Semaphore(1)
+        self._program: Any = None
         kind = cast("type[Any]", type(None if isinstance(model, Predictor) else model.model))
         if isinstance(model, Predictor):
             self._predictor = model
         elif issubclass(kind, (CausalModel, Encoder, SentenceEncoder)):
-            self._embedder = Embedder(model.model)
-            self._protocol = self._language_model(model, self._embedder.config)
+            self._protocol = self._language_model(model, issubclass(kind, CausalModel))
         elif hasattr(model.model, "generate"):
             raise ConfigError(
-                f"{options.name}: a {kind.__name__} answers a source text, and the protocol continues "
-                "texts, which needs a decoder; call px.models.load(folder).generate for it"
+                f"{options.name}: the protocol continues texts, which needs a decoder, and the model is "
+                f"{kind.__name__}, which answers single texts: use generate in Python"
             )
         else:
-            self._predictor = predictor_of_classifier(model)
+            self._predictor = predictor_of_classifier(model, options.name)
         self.app: Starlette = self._application()
 
-    def _language_model(self, model: LanguageModel, config: Any) -> Protocol:
+    def _language_model(self, model: LanguageModel, is_causal: bool) -> Protocol:
         """Reads requests to a model of texts; a batcher runs it if it continues texts."""
-        if model.tokenizer is None:
-            raise ConfigError(f"{self.options.name}: has no tokenizer, and the server takes texts; add tokenizer.json")
-        vocabulary, context = config.vocabulary, config.context
-        kind = cast("type[Any]", type(model.model))
-        if issubclass(kind, CausalModel):
+        self._embedder = Embedder(model.model)
+        vocabulary, context = self._embedder.config.vocabulary, self._embedder.config.context
+        tokenizer = tokenizer_for(model, vocabulary, self.options.name)
+        if is_causal:
             self._batcher = Batcher(model.model, self.options.batch, compile=self.options.compile)
-            self._bytes, context = model.tokenizer.token_bytes(), self._batcher.context
+            self._bytes, context = tokenizer.token_bytes(), self._batcher.context
         return Protocol(
-            model.tokenizer,
+            tokenizer,
             vocabulary=vocabulary,
             context=context,
             stops=frozenset(token for token in model.stops if token < vocabulary),
@@ -140,12 +148,6 @@ class Server:
 
         `ready` is called with the address when the server can be reached. SIGINT after it ends it at once.
         """
-        try:
-            import uvicorn
-        except ImportError as error:
-            raise ExtraNotInstalledError(
-                f"a server needs starlette and uvicorn: install Phlox with the extra 'serve' ({error})"
-            ) from None
         options = self.options
         config = uvicorn.Config(
             self.app, host=options.host, port=options.port, access_log=False, server_header=False, log_config=None,
@@ -155,47 +157,43 @@ class Server:
         try:
             sock = socket.create_server((options.host, options.port), family=family)
         except OSError as error:
-            reason = os.strerror(error.errno or 0)
+            reason = str(error.strerror).partition(" (while")[0]
             raise ConfigError(
                 f"the server cannot listen at {options.host}, port {options.port} ({reason}); give another port or host"
             ) from None
         host = f"[{options.host}]" if ":" in options.host else options.host
         address = f"http://{host}:{sock.getsockname()[1]}"
-
-        class Uvicorn(uvicorn.Server):
-            async def startup(self, sockets: Any = None) -> None:
-                await super().startup(sockets)
-                ready(address)
-
         is_main = threading.current_thread() is threading.main_thread()
         # When all is done, uvicorn sends itself the signal again: the exit status is to be that of a success.
-        previous = signal.signal(signal.SIGTERM, _ignore) if is_main else None
+        previous = signal.signal(signal.SIGTERM, signal.SIG_IGN) if is_main else None
+        self._program = Program(config, options.patience, partial(ready, address), self._end_answers)
         try:
-            Uvicorn(config).run(sockets=[sock])
+            self._program.run(sockets=[sock])
         finally:
+            self._program = None
             if is_main:
                 signal.signal(signal.SIGTERM, previous)
             sock.close()
             self.close()
+
+    def _end_answers(self) -> None:
+        if self._batcher is not None:
+            self._batcher.close(finish=False, timeout=0.0)
+
+    def stop(self) -> None:
+        """Let `run` finish the requests that were taken, and return, as SIGTERM does. Any thread may call this."""
+        if self._program is not None:
+            self._program.should_exit = True
 
     def close(self, *, finish: bool = False) -> bool:
         """End the thread of the model, after the running answers if `finish`; returns whether it ended."""
         return self._batcher is None or self._batcher.close(finish=finish, timeout=None if finish else 30.0)
 
     def _application(self) -> Starlette:
-        try:
-            from starlette.applications import Starlette
-            from starlette.exceptions import HTTPException
-            from starlette.responses import JSONResponse, Response
-            from starlette.routing import Route
-        except ImportError as error:
-            raise ExtraNotInstalledError(
-                f"a server needs starlette and uvicorn: install Phlox with the extra 'serve' ({error})"
-            ) from None
-
         async def refused(_: Request, error: Exception) -> Response:
             assert isinstance(error, HTTPException)
-            return self._error(ApiError(error.status_code, f"{error.detail}; see docs/serving.md", code=None))
+            paths = ", ".join(route.path for route in routes)
+            return self._error(ApiError(error.status_code, f"{error.detail}; this server has {paths}"))
 
         def guarded(handler: Handler) -> Handler:
             async def handle(request: Request) -> Response:
@@ -239,14 +237,12 @@ class Server:
         if self._batcher is not None:
             routes += [
                 Route("/", self._page),
-                Route("/v1/chat/completions", guarded(self._chat), methods=["POST"]),
-                Route("/v1/completions", guarded(self._complete), methods=["POST"]),
+                Route("/v1/chat/completions", guarded(partial(self._answer, self._protocol.chat)), methods=["POST"]),
+                Route("/v1/completions", guarded(partial(self._answer, self._protocol.completion)), methods=["POST"]),
             ]
         return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: refused})
 
     def _error(self, error: ApiError) -> Response:
-        from starlette.responses import JSONResponse
-
         self._statuses[error.status] += 1
         return JSONResponse(error.content, error.status, error.headers)
 
@@ -267,13 +263,11 @@ class Server:
 
     async def _body(self, request: Request) -> Any:
         """The JSON of a request."""
-        from starlette.requests import ClientDisconnect
-
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise ApiError(415, "the body must be JSON, with the header Content-Type: application/json")
         most, body = self.options.body_bytes, bytearray()
         try:
-            async with asyncio.timeout(BODY_SECONDS):
+            async with asyncio.timeout(self.options.patience):
                 async for part in request.stream():
                     body += part
                     if len(body) > most:
@@ -283,27 +277,28 @@ class Server:
         except TimeoutError:
             raise ApiError(408, "the body did not arrive in time", headers={"Connection": "close"}) from None
         try:
-            return json.loads(body)
+            content = json.loads(body)
+            if b"\\ud" in body.lower():  # half of a pair, which is no text
+                json.dumps(content, ensure_ascii=False).encode()
+            return content
         except (ValueError, RecursionError) as error:
             raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from None
 
-    async def _language_body(self, request: Request) -> Any:
-        """The JSON of a request to the model that it names."""
-        body: Any = await self._body(request)
+    async def _fields(self, request: Request) -> Fields:
+        """The fields of a request to the model that it names."""
+        fields = Fields(await self._body(request))
+        self._check_name(fields.take("model", str))
+        return fields
+
+    def _check_name(self, name: str | None) -> None:
         own = self.options.name
-        name: Any = _model_of(body) or own
-        if name != self.options.name:
-            raise ApiError(
-                404, f"there is no model {name!r}; this server has {self.options.name!r}", param="model",
-                code="model_not_found",
-            )  # fmt: skip
-        return body
+        if name not in (None, "", own):
+            message = f"there is no model {name!r}; this server has {own!r}"
+            raise ApiError(404, message, param="model", code="model_not_found")
 
     # --- endpoints
 
     async def _page(self, _: Request) -> Response:
-        from starlette.responses import HTMLResponse
-
         headers = {
             "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
             "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -312,17 +307,10 @@ class Server:
         return HTMLResponse(files("phlox.serve").joinpath("page.html").read_text(encoding="utf-8"), headers=headers)
 
     async def _get_models(self, _: Request) -> Response:
-        from starlette.responses import JSONResponse
-
         return JSONResponse({"object": "list", "data": [self._model_card()]})
 
     async def _get_model(self, request: Request) -> Response:
-        from starlette.responses import JSONResponse
-
-        name = request.path_params["name"]
-        if name != self.options.name:
-            raise ApiError(404, f"there is no model {name!r}; this server has {self.options.name!r}",
-                           param="model", code="model_not_found")  # fmt: skip
+        self._check_name(request.path_params["name"])
         return JSONResponse(self._model_card())
 
     def _model_card(self) -> dict[str, Any]:
@@ -340,14 +328,10 @@ class Server:
         return card
 
     async def _get_metrics(self, _: Request) -> Response:
-        from starlette.responses import PlainTextResponse
-
         text = self._metrics.text(self._batcher, self._statuses)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def _predict(self, request: Request) -> Response:
-        from starlette.responses import JSONResponse
-
         assert self._predictor is not None
         body = await self._body(request)
         return JSONResponse(await self._call(partial(self._predictor, body)))
@@ -359,53 +343,31 @@ class Server:
         async with self._running_calls:
             return await asyncio.to_thread(function)
 
-    async def _chat(self, request: Request) -> Response:
-        body = await self._language_body(request)
-        return await self._answer(request, await asyncio.to_thread(self._protocol.chat, body))
-
-    async def _complete(self, request: Request) -> Response:
-        body = await self._language_body(request)
-        return await self._answer(request, await asyncio.to_thread(self._protocol.completion, body))
-
-    async def _answer(self, request: Request, job: Job) -> Response:
-        from starlette.responses import JSONResponse, StreamingResponse
-
+    async def _answer(self, read: Callable[[Fields], Job], request: Request) -> Response:
         assert self._batcher is not None
-        start = time.monotonic()
-        exchange = Exchange(job, self._batcher, self._protocol.tokenizer, request)
+        job = await asyncio.to_thread(read, await self._fields(request))
+        exchange = Exchange(job, self._batcher, self._protocol.tokenizer, request, self._metrics)
         head = {
             "id": f"{'chatcmpl' if job.is_chat else 'cmpl'}-{id(exchange):x}{time.time_ns():x}",
             "created": int(time.time()),
             "model": self.options.name,
         }
         answer = Format(job, self._protocol.tokenizer, self._bytes, head)
-        events = self._measured(exchange.events(), start)
         if job.streams:
             headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-            return StreamingResponse(_stream(job, events, answer), media_type="text/event-stream", headers=headers)
-        return JSONResponse(answer.whole([event async for event in events]))
-
-    async def _measured(self, events: AsyncIterator[Piece | Finish], start: float) -> AsyncIterator[Piece | Finish]:
-        is_first = True
-        async for event in events:
-            if is_first:
-                self._metrics.first_token.add(time.monotonic() - start)
-                is_first = False
-            if isinstance(event, Finish):
-                self._metrics.answer.add(time.monotonic() - start)
-            yield event
+            pieces = _stream(job, exchange.events(), answer)
+            return StreamingResponse(pieces, media_type="text/event-stream", headers=headers)
+        return JSONResponse(answer.whole([event async for event in exchange.events()]))
 
     async def _embed(self, request: Request) -> Response:
-        from starlette.responses import JSONResponse
-
         embedder = self._embedder
         assert embedder is not None
-        fields = Fields(await self._language_body(request))
+        fields = await self._fields(request)
         texts: Any = fields.required("input", (str, list))
         form = fields.take("encoding_format", str, "float")
         fields.only(encoding_format=("float", "base64"))
         size = fields.whole("dimensions", None, 1)
-        fields.ignore("model", "user")
+        fields.ignore("user")
         fields.finish()
         if isinstance(texts, str) or all(isinstance(token, int) for token in texts):
             texts = [texts]
@@ -416,26 +378,22 @@ class Server:
         if longest > context:
             raise ApiError(400, f"a text of {longest} tokens is longer than the context of {context}",
                            param="input", code="context_length_exceeded")  # fmt: skip
-        # One by one: between them, the running answers go on.
-        vectors = [await self._call(partial(embedder, row, size)) for row in rows]
+        vectors: dict[int, np.ndarray[Any, Any]] = {}
+        # Between the batches, the running answers go on.
+        for numbers in batches_of(rows, BATCH_TOKENS if self._batcher is None else self.options.batch.chunk):
+            if await request.is_disconnected():
+                raise ClientGone
+            batch = await self._call(partial(embedder, [rows[number] for number in numbers], size))
+            vectors.update(zip(numbers, batch, strict=True))
         if size is not None and len(vectors[0]) < size:
             raise ApiError(400, f"dimensions must be at most {len(vectors[0])}, got {size}", param="dimensions")
         data = [
-            {"object": "embedding", "index": index, "embedding": _encoded(vector, form)}
-            for index, vector in enumerate(vectors)
+            {"object": "embedding", "index": index, "embedding": _encoded(vectors[index], form)}
+            for index in range(len(rows))
         ]
         total = sum(map(len, rows))
         usage = {"prompt_tokens": total, "total_tokens": total}
         return JSONResponse({"object": "list", "data": data, "model": self.options.name, "usage": usage})
-
-
-def _model_of(body: object) -> object:
-    """The model that a request names, if it names one."""
-    return cast("dict[str, object]", body).get("model") if isinstance(body, dict) else None
-
-
-def _ignore(*_: object) -> None:
-    """A signal handler."""
 
 
 async def _stream(job: Job, events: AsyncIterator[Piece | Finish], answer: Format) -> AsyncIterator[str]:

@@ -32,6 +32,9 @@ Columns: TypeAlias = tuple[tuple[Tensor, Tensor], ...]
 ALTERNATIVES = 20
 """The largest number of alternatives to a token: those that OpenAI's protocol allows."""
 
+PENALTIES = (("repetition_penalty", 1.0), ("presence_penalty", 0.0), ("frequency_penalty", 0.0))
+"""Options of requests, and the values that change nothing."""
+
 EVERY, NEVER_REACHED = 2**31 - 1, 2.0
 """top_k and top_p that keep all tokens."""
 
@@ -99,13 +102,10 @@ def rule_of(
         numbers[: len(requests)] = np.reshape(list(values), (-1, 1, *axes))
         return tensor(numbers, device=device, kind=kind)
 
-    is_penalized = [
-        (request.repetition_penalty, request.presence_penalty, request.frequency_penalty) != (1.0, 0.0, 0.0)
-        for request in requests
-    ]
     drawing = [request for request in requests if request.temperature]
     sorts = any(request.top_k is not None or request.top_p is not None for request in drawing)
-    any_penalties, any_draws = any(is_penalized), bool(drawing)
+    any_draws = bool(drawing)
+    any_penalties = any(getattr(request, name) != neutral for request in requests for name, neutral in PENALTIES)
     if few_programs and (sorts or any_penalties):
         sorts = any_draws = any_penalties = True
     sampling, cuts, units, is_greedy = Sampling(None, None, None), None, None, None
@@ -136,7 +136,7 @@ def rule_of(
             if request.grammar is not None:
                 values[~request.grammar.allowed()] = -math.inf
         mask = tensor(masks, device=device, kind=Float)
-    penalties: Any = (None, None, None)
+    penalties: list[Any] = [None, None, None]
     if any_penalties:
         texts = np.full((rows, length), -1, np.int32)
         for text, ticket in zip(texts, tickets, strict=False):
@@ -144,11 +144,9 @@ def rule_of(
         history = History(
             tensor(texts, device=device), column((ticket.n_new for ticket in tickets), 0, Int), is_full=True
         )
-        penalties = (
-            column((request.repetition_penalty for request in requests), 1.0, Float),
-            column((request.presence_penalty for request in requests), 0.0, Float),
-            column((request.frequency_penalty for request in requests), 0.0, Float),
-        )
+        penalties = [
+            column((getattr(request, name) for request in requests), neutral, Float) for name, neutral in PENALTIES
+        ]
     processing = None
     if any_penalties or bias is not None:
         repetition, presence, frequency = penalties

@@ -40,7 +40,9 @@ class ToolText:
         self._is_start = True
 
     def add(self, piece: str) -> str:
-        """The text that is no part of a call."""
+        """The text that is no part of a call; all of it without functions."""
+        if not self._names:
+            return piece
         self._held += piece
         if self._is_start and (self._held.isspace() or self._held.lstrip().startswith("{")):
             return ""  # perhaps Llama's form, a JSON object alone

@@ -30,6 +30,10 @@ class TracingOps(ArrayOps):
         """The innermost trace that this tracer belongs to; None for an array with a value."""
         return None
 
+    def device_of_tracers(self, device: Device) -> Device:
+        """The device of a program's tracers for arrays on this device."""
+        return device
+
     def outlives(self, x: Array, other: Array) -> bool:
         """Does `other` belong to a transformation that `x` does not belong to?"""
         return False

@@ -17,7 +17,9 @@ from phlox.backend.jax import keys as keys
 from phlox.backend.jax import pytree as pytree
 from phlox.backend.jax.backend import Jax
 from phlox.backend.jax.compat import accept_tensors as _accept_tensors
+from phlox.backend.jax.program_cache import keep_programs as _keep_programs
 
 _accept_tensors()
+_keep_programs()
 
 __all__ = ["Jax"]

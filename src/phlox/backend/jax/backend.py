@@ -29,7 +29,7 @@ from phlox.backend.jax.collectives import Collectives
 from phlox.backend.jax.conv import Conv
 from phlox.backend.jax.elementwise import Elementwise
 from phlox.backend.jax.experts import Experts
-from phlox.backend.jax.fused import Norm, Sampling
+from phlox.backend.jax.fused import Norm, Sampling, Update
 from phlox.backend.jax.indexing import Indexing
 from phlox.backend.jax.linalg import Linalg
 from phlox.backend.jax.linear import Dense
@@ -73,7 +73,7 @@ def _tile_products(x: Array, y: Array) -> Array:
 
 class Jax(
     Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Packed, Experts, Norm, Loss, Attention,
-    Conv, Pooling, Sampling, Recurrent, Traces, Profiling, Collectives, Meshes, ProcessesOfJax, Arrays,
+    Conv, Pooling, Sampling, Update, Recurrent, Traces, Profiling, Collectives, Meshes, ProcessesOfJax, Arrays,
     EngineBackend,
 ):  # fmt: skip
     """The backend of JAX, whose programs XLA compiles for a CPU, a GPU or a TPU; f32 by default, or f64, bf16, f16.

@@ -18,6 +18,8 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.activation import ActivationOps
 from phlox.backend.contract.nn.norm import NormOps
 from phlox.backend.contract.nn.sampling import SamplingOps
+from phlox.backend.contract.types import Array
+from phlox.backend.contract.update import AdamScalars, UpdateOps
 from phlox.backend.contract.widening import composed
 from phlox.backend.jax.ops import simple
 
@@ -90,3 +92,26 @@ class Sampling(Backend):
     interpolate = fused(SamplingOps.interpolate, 1)
     grid_sample_forward = fused(SamplingOps.grid_sample_forward, 2, 3, 4)
     grid_sample_backward = fused(SamplingOps.grid_sample_backward, 2, 3, 4, 5)
+
+
+def _adam(backend: Any, fixed: tuple[Any, ...], arrays: tuple[Any, ...], traced: tuple[Any, ...]) -> Any:
+    (x, g, m, v), (lr, correction_1, correction_2) = arrays, traced
+    beta_1, beta_2, epsilon, decay, decoupled = fixed
+    numbers = AdamScalars(lr, beta_1, beta_2, epsilon, decay, decoupled, correction_1, correction_2)
+    return UpdateOps.adam_update(backend, x, g, m, v, numbers)
+
+
+_traced_adam = jax.jit(_adam, static_argnums=(0, 1), inline=True)
+
+
+class Update(Backend):
+    """See `phlox.backend.contract.update`."""
+
+    @composed
+    def adam_update(self, x: Array, g: Array, m: Array, v: Array, numbers: AdamScalars) -> tuple[Array, Array, Array]:
+        traced = numbers.lr, numbers.correction_1, numbers.correction_2
+        # A program has one update for each parameter: JAX traces those of one shape only once. Alone, each operation
+        # rounds as it does in eager code, and a number that is a constant is computed with in 64 bits.
+        if not all(map(self.is_traced, (x, *traced))):
+            return super().adam_update(x, g, m, v, numbers)
+        return _traced_adam(self, tuple(numbers[1:6]), (x, g, m, v), traced)

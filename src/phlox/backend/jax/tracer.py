@@ -127,6 +127,9 @@ class Traces(EngineBackend):
             x = compat.beneath(x)
         return compat.trace_of(x)
 
+    def device_of_tracers(self, device: Device) -> Device:
+        return self.device()
+
     def outlives(self, x: Array, other: Array) -> bool:
         traces = list(_traces(x))
         return any(not any(trace is own for own in traces) for trace in _traces(other))

@@ -153,6 +153,11 @@ class Arrays(EngineBackend):
                 return x.contiguous().view(torch.int16).numpy().view(HOST_DTYPES["bf16"])
             return x.numpy()
 
+    def await_array(self, x: Array) -> None:
+        # Not only for this tensor: PyTorch waits for all that it has started on the device.
+        if x.device.type in ("cuda", "mps") and not is_tracer(x):
+            torch.accelerator.synchronize(x.device)
+
     def kind_of(self, x: Array) -> type[Kind]:
         if x.dtype == torch.bool:
             return Bool

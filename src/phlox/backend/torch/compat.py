@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -125,6 +125,7 @@ _DATA_DEPENDENT = Private("torch._subclasses.fake_tensor.DataDependentOutputExce
 _DYNAMIC_SHAPE = Private("torch._subclasses.fake_tensor.DynamicOutputShapeException", "the engine's own error")
 _NO_DISPATCH = Private("torch.utils._mode_utils.no_dispatch", _CANNOT, compiles=True)
 _MAKE_FX = Private("torch.fx.experimental.proxy_tensor.make_fx", _CANNOT, compiles=True)
+_LAZY_GRAPHS = Private("torch.fx._lazy_graph_module._use_lazy_graph_module", "compiling takes longer")
 _SCHEMA = Private("torch.ops.aten.add.Tensor._schema", _CANNOT, compiles=True)
 
 
@@ -143,7 +144,17 @@ def trace_graph(
 ) -> Any:
     """The FX graph of a function of tracers: the operations that it applies to them."""
     options = {} if decompositions is None else {"decomposition_table": decompositions}
-    return _make_fx()(fn, tracing_mode="real", _allow_non_fake_inputs=True, **options)(*example)
+    # The passes change the graph, so its code is written when it is needed, if it is.
+    with _LAZY_GRAPHS.value(True) if _LAZY_GRAPHS.exists else nullcontext():
+        return _make_fx()(fn, tracing_mode="real", _allow_non_fake_inputs=True, **options)(*example)
+
+
+def run_of_graph(graph: Any) -> Callable[..., Any]:
+    """The function that runs the operations of a graph one by one."""
+    write_code = getattr(graph, "real_recompile", None)
+    if write_code is not None:
+        write_code()
+    return graph.forward
 
 
 _WITHOUT_PROXIES = Private("torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing", _CANNOT, compiles=True)
@@ -152,6 +163,28 @@ _WITHOUT_PROXIES = Private("torch.fx.experimental.proxy_tensor.disable_proxy_mod
 def without_proxies() -> Any:
     """A scope in which operations on tracers are not recorded in a graph."""
     return _WITHOUT_PROXIES.value()
+
+
+_REPEATED = "equal updates are traced one by one"
+_NODE_OF = Private("torch.fx.experimental.proxy_tensor.get_proxy_slot", _REPEATED)
+_TRACK = Private("torch.fx.experimental.proxy_tensor.track_tensor_tree", _REPEATED)
+
+
+def graph_tracer() -> Any:
+    """What records the operations of the current trace in a graph; None if nothing does, or if nodes cannot be set."""
+    mode = proxy_mode()
+    return mode.tracer if mode is not None and _NODE_OF.exists and _TRACK.exists else None
+
+
+def node_of(x: torch.Tensor, tracer: Any) -> Any:
+    """The node of a tracer in the graph; None for another tensor."""
+    slot = _NODE_OF.value(x, tracer, None)
+    return None if slot is None or slot.constant is not None else slot.proxy.node
+
+
+def set_node(x: torch.Tensor, node: Any, tracer: Any) -> None:
+    """Let a node of the graph compute a tracer that was made without it."""
+    _TRACK.value(x, torch.fx.Proxy(node, tracer), constant=None, tracer=tracer)
 
 
 def trace_any_length(fn: Callable[..., Any], example: Sequence[torch.Tensor]) -> Any:
@@ -249,6 +282,7 @@ def versions_of(tensors: Sequence[torch.Tensor]) -> list[int] | None:
 _ONE_BY_ONE = "a program runs its operations one by one, with a warning"
 _COMPILE = Private("torch._inductor.compile", _ONE_BY_ONE)
 _CONFIG = Private("torch._inductor.config", _ONE_BY_ONE)
+_NOT_KEPT = "compiled programs are not kept on disk"
 _CPP = Private("torch._inductor.codecache.CppCodeCache.load", "PyTorch's kernels in place of our own, with a warning")
 
 
@@ -270,6 +304,73 @@ def compile_graph(graph: Any, example: Sequence[torch.Tensor], options: Mapping[
     compile, config = (_required(part) for part in (_COMPILE, _CONFIG))
     with config.patch(dict(options)):
         return compile(graph, list(example))
+
+
+_COMPILE_FX = Private("torch._inductor.compile_fx.compile_fx", _NOT_KEPT)
+_COMPILE_INNER = Private("torch._inductor.compile_fx.compile_fx_inner", _NOT_KEPT)
+_CACHES = Private("torch._functorch.config", _NOT_KEPT)
+_CONTEXT = Private("torch._guards.TracingContext", _NOT_KEPT)
+_IN_CONTEXT = Private("torch._guards.tracing", _NOT_KEPT)
+_DATA_POINTER = Private("torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr", _NOT_KEPT)
+
+
+def can_load_compiled() -> bool:
+    """Does this PyTorch have all that loading compiled graphs from disk needs? This imports nothing of its compiler."""
+    return _DATA_POINTER.exists and _CONFIG.exists and hasattr(_CONFIG.value, "save_config_portable")
+
+
+def can_keep_compiled() -> bool:
+    """Does this PyTorch have all that keeping compiled graphs on disk needs?"""
+    return all(part.exists for part in (_COMPILE_FX, _COMPILE_INNER, _CACHES, _CONTEXT, _IN_CONTEXT))
+
+
+def inductor_config() -> Mapping[str, Any]:
+    """All settings of Inductor that change what it compiles."""
+    return _CONFIG.value.save_config_portable()
+
+
+def data_pointer() -> int:
+    """The address of the function that kernels of Inductor call for the elements of a tensor."""
+    return _DATA_POINTER.value
+
+
+def hint_of(size: Any) -> Any:
+    """The example that an open size comes from; a number itself."""
+    return size.node.hint if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)) else size
+
+
+class WithOutput(NamedTuple):
+    """A compiled graph, and how Inductor made it."""
+
+    run: Callable[..., Any]
+    outputs: Sequence[Any]
+    """What Inductor returned for each graph that it was given: one, unless the graph was divided."""
+    inputs: Sequence[Any]
+    """The arguments of the last of these graphs."""
+    metadata: Any
+    """What is done around a call of Inductor's code, in PyTorch's own terms."""
+
+
+def compile_with_output(graph: Any, example: Sequence[torch.Tensor], options: Mapping[str, Any]) -> WithOutput:
+    """As `compile_graph`, without the caches of PyTorch."""
+    outputs: list[Any] = []
+    inputs: list[Any] = []
+
+    def inner_compile(inner: Any, inner_example: Sequence[Any], **named: Any) -> Any:
+        inputs[:] = inner_example
+        outputs.append(_COMPILE_INNER.value(inner, inner_example, **named))
+        return outputs[-1]
+
+    modes = [mode for x in example if (mode := getattr(x, "fake_mode", None)) is not None]
+    # As without a context; it is needed for the metadata.
+    context = _CONTEXT.value(modes[0] if modes else FAKE_TENSOR_MODE.value(shape_env=None))
+    with (
+        _CONFIG.value.patch({**options, "fx_graph_cache": False}),
+        _CACHES.value.patch(enable_autograd_cache=False),
+        _IN_CONTEXT.value(context),
+    ):
+        run = _COMPILE_FX.value(graph, list(example), inner_compile=inner_compile)
+    return WithOutput(run, outputs, inputs, getattr(context, "fw_metadata", None))
 
 
 def compile_cpp(source: str) -> Any:

@@ -208,7 +208,7 @@ def fill(
     count, chunk = filled - begin, generation.chunk
     if chunk is None or count <= chunk:
         if in_programs:  # pad to one of a few lengths: few programs are compiled
-            window = window.pad(((0, 0), (0, _round_up(count, context) - count)))
+            window = window.pad(((0, 0), (0, round_up(count, context) - count)))
         return window, count, cache, rows
     # The first chunk has fewer tokens than the others. Those after them, which complete its shape, are overwritten.
     size, begin = (count - 1) % chunk + 1, 0
@@ -250,22 +250,22 @@ def _form(generation: Generation) -> Hashable:
     draft = (
         None if generation.speculation is None else (type(generation.speculation.draft), generation.speculation.most)
     )
-    capacity = _round_up(n + count, context)
+    capacity = round_up(n + count, context)
     beyond = (n, count) if n + count > context else None  # there are programs for the last halves, too
     length = _history_length(n + count) if processing is not None and processing.needs_history else None
-    lengths = _round_up(n, capacity), capacity, beyond, length, batch.starts is None
+    lengths = round_up(n, capacity), capacity, beyond, length, batch.starts is None
     functions = () if processing is None else processing.functions
     return type(model), batch.tokens.device, sizes, rows, lengths, on, functions, caches, draft
 
 
-def _round_up(size: int, most: int) -> int:
-    """The next power of two, at least `BLOCK` and at most `most`."""
-    return min(most, max(BLOCK, 1 << (size - 1).bit_length()))
+def round_up(size: int, most: int, least: int = BLOCK) -> int:
+    """The next power of two, at least `least` and at most `most`: few sizes, so few programs and few copies."""
+    return min(most, max(least, 1 << (size - 1).bit_length()))
 
 
 def _history_length(size: int) -> int:
     """The number of columns of the history of a compiled generation: it holds whole texts, beyond the context too."""
-    return _round_up(size, BLOCK + 2 * size)
+    return round_up(size, BLOCK + 2 * size)
 
 
 def _shift_starts(starts: tuple[int, ...] | None, left_out: int) -> tuple[int, ...] | None:
@@ -280,7 +280,7 @@ def new_cache(generation: Generation, rows: int, size: int, starts: tuple[int, .
     It is written to in place if the engine can do that without a compiled program.
     """
     context = generation.model.config.context
-    capacity = _round_up(size, context) if generation.in_programs else min(context, size)
+    capacity = round_up(size, context) if generation.in_programs else min(context, size)
     model, kind, device = generation.model, generation.cache, generation.batch.tokens.device
     start = None if starts is None else tensor(starts, device=device)
     layers: list[Any] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,14 +27,12 @@ class Grammar:
     def json(cls, schema: Mapping[str, Any] | str | None = None) -> Grammar:
         """JSON that fits a schema, a dict or its text; by default any JSON. Spaces are those of `json.dumps`."""
         try:
-            parsed = json.loads(schema) if isinstance(schema, str) else dict(schema or {})
+            parsed: Any = json.loads(schema) if isinstance(schema, str) else dict(schema or {})
         except (ValueError, TypeError):
             parsed = None
         if not isinstance(parsed, dict):
             raise KindError(f"Grammar.json: schema must be a dict, or the text of a JSON object, got {schema!r}")
-        # Flexible spaces could go on without end.
-        spaces = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-        return cls("json", json.dumps({**parsed, "x-guidance": spaces}))
+        return cls("json", fixed_spaces(cast("dict[str, Any]", parsed)))
 
     @classmethod
     def regex(cls, pattern: str) -> Grammar:
@@ -68,6 +66,12 @@ class Grammar:
                 raise RangeError(f"Grammar.{self._kind}: this is not a valid or supported grammar: {reason}")
             compiled[key] = matcher
         return GrammarMatcher(compiled[key].deep_copy(), vocabulary)
+
+
+def fixed_spaces(schema: Mapping[Any, Any]) -> str:
+    """The text of a JSON schema whose spaces are those of `json.dumps`: flexible ones could go on without end."""
+    spaces = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    return json.dumps({**schema, "x-guidance": spaces})
 
 
 class GrammarMatcher:

@@ -288,8 +288,6 @@ def _streams_of(call: str, seeds: Sequence[int] | None, rows: int) -> list[Strea
         raise ShapeError(f"{call}: seeds must have one integer for each prompt, got {len(seeds)} for {rows}")
     streams: list[Stream] = []
     for number, value in enumerate(seeds):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise KindError(f"{call}: seeds[{number}] must be a whole number, got {value!r}")
-        with random_stream(int(value)) as opened:
+        with random_stream(integer_of(call, f"seeds[{number}]", value)) as opened:
             streams.append(opened)
     return streams

@@ -78,7 +78,7 @@ def tokens_of(call: str, name: str, tokens: int | Sequence[int] | None, vocabula
         raise KindError(f"{call}: {name} must be token ids, one or several integers, got {tokens!r}")
     ids = () if tokens is None else tuple(tokens) if isinstance(tokens, Iterable) else (tokens,)
     for token in ids:
-        if isinstance(token, bool) or not isinstance(token, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_whole(token):
             raise KindError(f"{call}: {name} must be token ids, one or several integers, got {token!r}")
         if not 0 <= token < vocabulary:
             raise RangeError(f"{call}: the {name} token {token} is not in the vocabulary (0 to {vocabulary - 1})")
@@ -92,11 +92,16 @@ def number_of(call: str, name: str, value: float) -> float:
     return float(value)
 
 
-def integer_of(call: str, name: str, value: int, least: int) -> int:
-    """A whole number of at least `least`, of Python or NumPy, as a Python integer."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
+def is_whole(value: object) -> bool:
+    """Is it an integer of Python or NumPy?"""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def integer_of(call: str, name: str, value: int, least: int | None = None) -> int:
+    """A whole number, of at least `least`, as a Python integer."""
+    if not is_whole(value):
         raise KindError(f"{call}: {name} must be a whole number, got {value!r}")
-    if value < least:
+    if least is not None and value < least:
         raise RangeError(f"{call}: {name} must be at least {('zero', 'one')[least]}, got {value}")
     return int(value)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from phlox.backend import Backend
 from phlox.backend.contract.update import AdamScalars, Real
+from phlox.backend.tracing.scalar import TracedScalar
 from phlox.optim.config import SimpleConfig
 from phlox.optim.rules.small_states import with_bits
 from phlox.optim.rules.update_terms import average, prepared
@@ -12,7 +13,7 @@ from phlox.optim.state.blocks import StateBits
 from phlox.optim.state.tree import State
 from phlox.optim.step.shared_scalars import counted, shared
 from phlox.tensor import zeros_like
-from phlox.tensor.functional.update import update_by_adam
+from phlox.tensor.functional.update import as_operands, update_by_adam
 
 
 class AdamConfig(SimpleConfig):
@@ -76,10 +77,12 @@ class Adam(Rule[AdamConfig]):
     def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:
         c = self.config
         backend = tensor._ops.backend  # pyright: ignore[reportPrivateUsage]
-        numbers = shared(self._numbers, lr, state["time"], backend)
+        numbers = operands = shared(self._numbers, lr, state["time"], backend)
         if not c.amsgrad:
             grad = -grad if c.maximize else grad
-            tensor, m, v = update_by_adam(tensor, grad, state["moment_1"], state["moment_2"], numbers)
+            if isinstance(numbers.lr, TracedScalar):
+                operands = shared(as_operands, numbers, backend)  # once for all parameters
+            tensor, m, v = update_by_adam(tensor, grad, state["moment_1"], state["moment_2"], operands)
             return tensor, {"moment_1": m, "moment_2": v, "time": numbers.time}
         tensor, grad = prepared(c, lr, tensor, grad, decoupled=self.decoupled)
         m = average(state["moment_1"], grad, c.beta_1)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phlox.backend import Float
+from phlox.backend import Backend, Float
 from phlox.backend.contract.update import AdamScalars
 from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import KindError, ShapeError
@@ -49,14 +49,19 @@ def update_by_adam(
             raise ShapeError(f"adam_update: tensors of shapes {shape} and {ops.shape(array)} differ")
     for scalar in scalars:
         if isinstance(scalar, TracedScalar):
-            plain: list[Any] = [x.as_operand(ops.backend, Float) if isinstance(x, TracedScalar) else x for x in scalars]
-            scalars = AdamScalars(*plain)
+            scalars = as_operands(scalars, ops.backend)
             break
     try:
         new, new_moment_1, new_moment_2 = ops.backend.adam_update(*arrays, scalars)
     except Exception as error:
         raise failure("adam_update", ops, arrays, error) from error
     return wrap(ops, new), wrap(ops, new_moment_1), wrap(ops, new_moment_2)
+
+
+def as_operands(scalars: AdamScalars, backend: Backend) -> AdamScalars:
+    """The scalars, of which traced ones become operands of a backend beside its floats."""
+    plain: list[Any] = [x.as_operand(backend, Float) if isinstance(x, TracedScalar) else x for x in scalars]
+    return AdamScalars(*plain)
 
 
 def _promote(*tensors: Tensor) -> list[Any]:

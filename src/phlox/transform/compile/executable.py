@@ -28,6 +28,7 @@ from phlox.transform.compile.donation import DonationScope
 from phlox.transform.compile.guards.guard import Guard
 from phlox.transform.compile.host_arrays import has_arrays
 from phlox.transform.compile.multi_step import Loop, Steps
+from phlox.transform.compile.progress import Progress
 from phlox.transform.compile.recompiles import History, facets_of, layouts_of
 from phlox.transform.compile.signature import CallArguments, IdSource, arrays_of
 from phlox.transform.compile.trace import Call, OutputSpec, StepArguments, WrongStateGuess, record
@@ -118,6 +119,8 @@ class Program:
         self.draws: int | None = None
         """The number of draws of the last call; None before the first."""
         self._reserved: tuple[random.Stream, Reserved] | None = None
+        self._progress: Progress | None = None
+        """The compilation that is under way."""
 
     def __call__(self, call: Call) -> Any:
         reader = call.reader
@@ -161,6 +164,9 @@ class Program:
             except Exception as error:
                 self._explain(error, call)
                 raise
+            finally:
+                if self._progress is not None:
+                    self._end_progress()
             if self._prepared is not None:
                 self._note_layout(lambda: call)
             self._note_results(donation, outcome, call)
@@ -187,6 +193,8 @@ class Program:
             raise
         finally:
             _call.reset(token)
+            if self._progress is not None:
+                self._end_progress()
 
     def _release_donated(self) -> None:
         """Called when the engine is about to overwrite the donated memory of the running call."""
@@ -213,6 +221,8 @@ class Program:
             raise
         finally:
             _call.reset(token)
+            if self._progress is not None:
+                self._end_progress()
         if self._prepared is not None:
             self._note_layout(read)
         meaning = outcome.meaning
@@ -224,6 +234,11 @@ class Program:
             self.draws = drawn = self._check_and_count_draws(outcome, reserved[0])
             _settle(donation, stream, reserved, drawn)
             return self._results(donation, outcome, call)
+
+    def _end_progress(self) -> None:
+        progress, self._progress = self._progress, None
+        if progress is not None:
+            progress.end()
 
     def _note_layout(self, read: Callable[[], Call]) -> None:
         """Note the layout of the arrays of the last call on devices, if the engine compiled for it."""
@@ -372,6 +387,8 @@ class Program:
         call = _call.get()()
         if self.steps is None and any(has_arrays(value) for _, value, _ in call.named):
             raise RetryWithFreshArguments
+        if self._progress is None:
+            self._progress = Progress(self.name)
         if call.reader.donation is not None:
             call.reader.donation.note_tracing()
         trace = self.backend.trace_of(kept[0])

@@ -90,7 +90,7 @@ def record(
         _check_first_states(reader, twins)
     writer = OutputWriter(reader.owners, twins, name)
     make = writer.write(result)
-    device = reader.backend.device()  # the device of tracers
+    device = reader.backend.device_of_tracers(reader.device)
     states: list[tuple[int, FlatState]] = []
     makers: list[StateMaker] = []
     for twin in twins:

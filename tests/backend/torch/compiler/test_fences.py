@@ -181,6 +181,19 @@ def test_a_conversion_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(got.numpy(), right.numpy())
 
 
+def test_one_of_several_results_is_kept_without_the_others() -> None:
+    def shares_of_the_largest(x: torch.Tensor) -> torch.Tensor:
+        ranked = torch.sort(x, descending=True).values
+        return torch.where(ranked[..., :2] < ranked.cumsum(-1)[..., 1:3], ranked[..., :2], 0.0)
+
+    x = torch.tensor([[0.5, 0.2, 0.3], [0.1, 0.6, 0.3]])
+    graph = make_fx(shares_of_the_largest, tracing_mode="fake")(x)
+    fences.fence(graph)
+    kept = [node for node in graph.graph.nodes if str(node.target) == "phlox.kept.default"]
+    assert [node.args[0].meta["val"].shape for node in kept] == [(2, 3)]
+    assert torch.equal(graph(x), shares_of_the_largest(x))
+
+
 def test_every_part_of_inductor_that_is_mended_is_there() -> None:
     for mend in MENDS:
         assert mend.faults and set(mend.faults) <= set(FAULTS) and hasattr(mend.owner.find(), mend.name)

@@ -257,12 +257,22 @@ def _compared_with_own_results(graph: Any) -> list[Any]:
     for node in graph.nodes:
         if node.target not in _COMPARISONS or not all(isinstance(part, torch.fx.Node) for part in node.args[:2]):
             continue
-        bases = [origin_of(part) for part in node.args[:2]]
+        bases = [_computed_tensor(part) for part in node.args[:2]]
         for base, other in (bases, bases[::-1]):
             is_computed = base.op == "call_function" and any(dtype.is_floating_point for dtype in dtypes_of(base))
             if is_computed and base not in found and _is_computed_from(other, base):
                 found[base] = None
     return list(found)
+
+
+def _computed_tensor(node: Any) -> Any:
+    """The first tensor that this one may be a view of; of an operation with several results, the one that is taken."""
+    origin = origin_of(node)
+    if not isinstance(origin.meta.get("val"), (list, tuple)):
+        return origin
+    while node.all_input_nodes[0] is not origin:
+        node = node.all_input_nodes[0]
+    return node
 
 
 def _is_computed_from(node: Any, source: Any) -> bool:

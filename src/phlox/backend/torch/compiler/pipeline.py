@@ -18,9 +18,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 
 from phlox.backend.torch import compat
+from phlox.backend.torch.compiler import stored_graphs
 from phlox.backend.torch.compiler.codegen import ALL, PASSES_VARIABLE, codegen, is_on, switches
 from phlox.backend.torch.compiler.decompositions import decompositions
-from phlox.backend.torch.compiler.fences import fence, mended, settings
+from phlox.backend.torch.compiler.fences import fence, settings
 from phlox.backend.torch.compiler.kernels import (
     attention,
     bernoulli,
@@ -126,7 +127,7 @@ def _multi_tensor(plan: Plan) -> None:
 
 def _cut_out(plan: Plan) -> None:
     if plan.updates is not None:
-        plan.update_calls, plan.graph_positions = plan.updates.cut_out(plan.graph, compile_graph)
+        plan.update_calls, plan.graph_positions = plan.updates.cut_out(plan.graph, _compile_update)
 
 
 def _constant_folding(plan: Plan) -> None:
@@ -238,19 +239,25 @@ def _apply_passes(plan: Plan) -> None:
     plan.run = compile_graph(plan.graph, plan.example)
 
 
-def compile_graph(graph: Any, example: Sequence[torch.Tensor]) -> Run:
+def _compile_update(text: str, trace: Callable[[], tuple[Any, Sequence[torch.Tensor]]]) -> Run:
+    """The compiled graph that a text describes; it is traced if it is not on disk."""
+    key = stored_graphs.key_of_text(f"{switches()} {text}") if codegen() == "inductor" else None
+    run = None if key is None else stored_graphs.load(key)
+    return compile_graph(*trace(), key) if run is None else run
+
+
+def compile_graph(graph: Any, example: Sequence[torch.Tensor], key: str | None = None) -> Run:
     """The compiled graph; or the graph itself, with a warning, if PyTorch finds no working C++ compiler."""
     if codegen() == "none" or not any(node.op == "call_function" for node in graph.graph.nodes):
-        return graph.forward
+        return compat.run_of_graph(graph)
     fence(graph)
     for entry in PASSES:
         if entry.level == "graph" and is_on(entry.name):
             entry.function(graph)
     try:
-        with mended():
-            return compat.compile_graph(graph, example, settings(graph))
+        return stored_graphs.compile_graph(graph, example, settings(graph), key)
     except Exception as error:
-        graph.forward(*example)  # raises errors that are not the compiler's fault
+        compat.run_of_graph(graph)(*example)  # raises errors that are not the compiler's fault
         cause = error.__cause__ or error
         lines = str(cause).strip().splitlines() or [type(cause).__name__]
         warnings.warn(
@@ -258,4 +265,4 @@ def compile_graph(graph: Any, example: Sequence[torch.Tensor]) -> Run:
             RuntimeWarning,
             stacklevel=2,
         )
-        return graph.forward
+        return compat.run_of_graph(graph)

@@ -10,6 +10,9 @@ nothing overflows.
 or as `RngState` of one in a program.
 """
 
+# PyTorch's annotations leave much unsaid.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import math
@@ -141,12 +144,11 @@ def _tables(device: torch.device) -> tuple[Tensor, Tensor]:
 
 def _pairs(state: State, start: int, stop: int, n: int, device: Device) -> tuple[Tensor, Tensor]:
     """The words of pairs start..stop-1 of a draw of n words, as int64 in 0..2**32-1."""
-    if isinstance(state, RngState):
-        state = state.words
-    if isinstance(state, Tensor):
+    if isinstance(state, (Tensor, RngState)):
         check_draw(n)
-        k0, k1, position = (state.to(torch.int64) & _M32).unbind()
-        device = state.device if device is None else device
+        words = state.words if isinstance(state, RngState) else state
+        k0, k1, position = _key(words) if isinstance(state, RngState) else (words.to(torch.int64) & _M32).unbind()
+        device = words.device if device is None else device
     else:
         k0, k1, position = (int(word) for word in state)
         check_draw(n, position)
@@ -160,6 +162,26 @@ def _pairs(state: State, start: int, stop: int, n: int, device: Device) -> tuple
         a = a + key[(group + 1) % 3]
         b = b + key[(group + 2) % 3] + (group + 1) & _M32
     return a & _M32, b
+
+
+def _key_of(words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    k0, k1, position = (words.to(torch.int64) & _M32).unbind()
+    return k0.clone(), k1.clone(), position.clone()
+
+
+_library = torch.library.Library("phlox", "FRAGMENT")
+_library.define("key(Tensor words) -> (Tensor, Tensor, Tensor)")
+_library.impl("key", _key_of, "CompositeExplicitAutograd")
+torch.library.register_fake("phlox::key", _key_of, lib=_library)
+
+
+def _key(words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The words of a program's stream, each as a tensor of rank 0 on the CPU, where the state is.
+
+    As one operation: Inductor passes such a tensor to a kernel of a GPU as a number, but it would let the kernel read
+    an element of a longer tensor from the memory of the CPU.
+    """
+    return torch.ops.phlox.key(words)
 
 
 def _words(state: State, n: int, device: Device, part: Part | None = None) -> Tensor:

@@ -17,9 +17,11 @@ import torch
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.contract.update import AdagradScalars, AdamScalars, Piece, ReusedBuffer, SgdScalars, bundles, work_on
+from phlox.backend.contract.widening import composed
 from phlox.backend.device import Device
 from phlox.backend.torch import compat
-from phlox.backend.torch.tracer import is_traced_by_others, is_tracer
+from phlox.backend.torch.repeats import repeated
+from phlox.backend.torch.tracer import is_traced_by_others, is_tracer, tracing
 
 _LONG = 1 << 17
 """Elements in a part: parts of several arrays fit the cache, and each thread of PyTorch has enough work."""
@@ -83,6 +85,13 @@ _KERNELS: dict[str, Callable[..., object]] = {
 class Update(Backend):
     """See `phlox.backend.contract.update`."""
 
+    @composed
+    def adam_update(self, x: Array, g: Array, m: Array, v: Array, numbers: AdamScalars) -> tuple[Array, Array, Array]:
+        if not tracing.get():
+            return super().adam_update(x, g, m, v, numbers)
+        new, new_m, new_v = repeated(super().adam_update, (x, g, m, v), numbers)
+        return new, new_m, new_v
+
     def memory_like(self, x: Array, shape: Shape, device: Device) -> ReusedBuffer | None:
         return HostMemory(x, shape) if x.device.type == "cpu" and x.dtype is not torch.bfloat16 else None
 
@@ -141,8 +150,11 @@ class Update(Backend):
         return update
 
     def in_pieces(self, work: Callable[[list[Array]], list[Array]], pieces: Sequence[Piece]) -> None:
+        sizes = [len(piece.new[0]) for piece in pieces]
+        # On a GPU each part would be a launch of each operation, and its cache is not the bottleneck.
+        longest = _LONG if pieces[0].new[0].device.type == "cpu" else max(sizes)
         with torch.no_grad():
-            for bundle in bundles([len(piece.new[0]) for piece in pieces], _LONG):
+            for bundle in bundles(sizes, longest):
                 work_on(bundle, pieces, work, torch.cat, _unshared)
 
 

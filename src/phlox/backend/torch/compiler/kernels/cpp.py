@@ -9,6 +9,7 @@ They serve compiled programs only: eager work waits for no compiler. `vectors.h`
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import platform
 import warnings
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,9 @@ from typing import Any
 import torch
 
 from phlox.backend.torch import compat
+from phlox.backend.torch.compiler import stored_graphs
 
+_LIBRARY = "kernel.so"
 POINTER, NUMBER, SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 
 
@@ -31,7 +34,7 @@ def load(name: str, arguments: Mapping[str, Sequence[Any]]) -> Any:
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return None
     try:
-        kernel = compat.compile_cpp(source("vectors.h") + source(f"{name}.cpp"))
+        kernel = _library(source("vectors.h") + source(f"{name}.cpp"))
         kernel.lanes.restype = SIZE
         if not kernel.lanes():
             return None
@@ -48,6 +51,22 @@ def load(name: str, arguments: Mapping[str, Sequence[Any]]) -> Any:
         getattr(kernel, function).argtypes = list(types)
         getattr(kernel, function).restype = None
     return kernel
+
+
+def _library(text: str) -> Any:
+    """The library from a C++ source, from disk if it was compiled before."""
+    if not stored_graphs.is_on():
+        return compat.compile_cpp(text)
+    key = hashlib.sha256(f"{stored_graphs.surroundings()} {text}".encode()).hexdigest()
+    folder = stored_graphs.FOLDER.load(key)
+    if folder is not None:
+        try:
+            return ctypes.CDLL(str(folder / _LIBRARY))
+        except OSError as error:
+            stored_graphs.FOLDER.discard(key, f"cannot be loaded ({error})")
+    library = compat.compile_cpp(text)
+    stored_graphs.FOLDER.store(key, {_LIBRARY: Path(library._name).read_bytes()})
+    return library
 
 
 @cache

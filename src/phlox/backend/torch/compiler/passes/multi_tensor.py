@@ -25,7 +25,9 @@ from phlox.backend.torch.compiler.passes.scalar_cse import plain
 _MANY = 8
 """With at least so many updates of one kind, compiling the update separately takes less time."""
 
-Compile: TypeAlias = Callable[[Any, Sequence[Any]], Callable[..., Any]]
+Trace: TypeAlias = Callable[[], tuple[Any, Sequence[Any]]]
+Compile: TypeAlias = Callable[[str, Trace], Callable[..., Any]]
+"""Compiles a graph, which a text describes, and which is traced if need be, with examples of its arguments."""
 
 
 class _ParamUpdate(NamedTuple):
@@ -231,7 +233,11 @@ def _kernel(kind: Sequence[_ParamUpdate], compiled: Compile) -> Callable[..., An
         return []
 
     size = update.steps[0].meta["val"].numel()
-    examples = [(size if shape_of(node) else (), node.meta["val"]) for node in update.operands]
-    examples = [torch.zeros(shape, dtype=like.dtype, device=like.device) for shape, like in examples]
-    graph = compat.trace_any_length(body, examples)
-    return compiled(graph, [node.meta["val"] for node in arguments_of(graph.graph.nodes)])
+    shapes = [(size if shape_of(node) else (), node.meta["val"]) for node in update.operands]
+
+    def trace() -> tuple[Any, Sequence[Any]]:
+        examples = [torch.zeros(shape, dtype=like.dtype, device=like.device) for shape, like in shapes]
+        graph = compat.trace_any_length(body, examples)
+        return graph, [node.meta["val"] for node in arguments_of(graph.graph.nodes)]
+
+    return compiled(repr((update.form, update.targets, size)), trace)
