@@ -111,7 +111,10 @@ class ReproducibleOps(TileOps):
         flat, g = (self.reshape(array, (rows, size)) for array, size in zip((x, g), self.shape(weight), strict=True))
         if not rows or 0 in self.shape(weight):
             return dx, self.engine_matmul(self.permute_dims(flat, (1, 0)), g), db
-        return dx, self._in_blocks_of_depth(self.tile_product, self.permute_dims(flat, (1, 0)), g), db
+        sizes = self.shape(weight)
+        flat, g = (self.pad(z, ((0, 0), (0, -size % COLUMNS)), 0.0) for z, size in zip((flat, g), sizes, strict=True))
+        dw = self._in_blocks_of_depth(self.tile_product, self.permute_dims(flat, (1, 0)), g)
+        return dx, part(self, part(self, dw, 0, 0, sizes[0]), 1, 0, sizes[1]), db
 
     def engine_matmul(self, x: Array, y: Array) -> Array:
         return super().float_matmul(x, y)
