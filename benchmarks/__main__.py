@@ -47,6 +47,9 @@ DETAILED = (
 ON_ONE_THREAD = {"eager", "tiny_gpt"}
 """Benchmarks whose arrays are too small for threads, for Phlox and for the peers."""
 
+GROWTH = "growth"
+"""The curves over sizes, which have a page of their own."""
+
 SMALL = {"records"}
 """These use their small sizes in a full run, and their large ones if they are named."""
 
@@ -62,7 +65,7 @@ def main() -> int:
         return command.main(sys.argv[2:])
     names = dict.fromkeys([w.name for table in (WORKLOADS, ACCELERATED) for w in table] + [*COMPARED, *DETAILED])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(names)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join([*names, GROWTH])}")
     parser.add_argument("--all", action="store_true", help="the detailed benchmarks too")
     parser.add_argument(
         "--quick", action="store_true", help="small sizes and few rounds, only to check that everything works"
@@ -77,8 +80,12 @@ def main() -> int:
     parser.add_argument("--record", action="store_true", help="record these counts again")
     options = parser.parse_args()
     for name in options.names:
-        if name not in names:
-            parser.error(f"there is no benchmark {name!r}; choose from {', '.join(names)}")
+        if name not in (*names, GROWTH):
+            parser.error(f"there is no benchmark {name!r}; choose from {', '.join([*names, GROWTH])}")
+    if GROWTH in options.names:
+        if options.names != [GROWTH]:
+            parser.error(f"{GROWTH} takes a run of its own")
+        return grow(quick=options.quick, out=options.out)
     if options.check or options.record:
         from benchmarks import guard
 
@@ -88,6 +95,26 @@ def main() -> int:
             print(f"written: {file.relative_to(ROOT)}")
         return 0
     return compare(options.names, everything=options.all, quick=options.quick, out=options.out)
+
+
+def grow(*, quick: bool, out: Path | None) -> int:
+    """Measure how costs grow, and record it, unless the run is quick; 1 if a cell of Phlox failed, or a curve bends."""
+    from benchmarks import growth, growth_page
+
+    cells = growth.run(quick=quick)
+    print(growth_page.table(cells))
+    for line in (bent := growth_page.bent(cells)):
+        print(f"bends: {line}", file=sys.stderr)
+    if out is not None or not quick:
+        folder = out or growth.RECORDED.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        growth.save(cells, folder / growth.RECORDED.name)
+        growth_page.plot(cells, (out or ROOT / "docs") / "growth.svg")
+        print(f"written: {folder / growth.RECORDED.name}, growth.svg", file=sys.stderr)
+    failed = [cell for cell in cells if cell.contestant in growth.PHLOX and (cell.missing or "").startswith("status")]
+    for cell in failed:
+        print(f"failed: {cell.axis} {cell.size}, {cell.contestant}: {cell.missing}", file=sys.stderr)
+    return 1 if failed or bent else 0
 
 
 def compare(names: Sequence[str], *, everything: bool, quick: bool, out: Path | None) -> int:

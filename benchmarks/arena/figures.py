@@ -145,6 +145,12 @@ def _peak_rate(recorded: Recorded) -> str:
     return "" if machine is None else f"{machine.flops / 1e9:.0f} GFLOP/s ({machine.fastest})"
 
 
+def _growth(recorded: Recorded) -> str:
+    from benchmarks import growth, growth_page
+
+    return growth_page.table(growth.load()[1])
+
+
 FIGURES: Mapping[str, Callable[[Recorded], str]] = {
     "headline": _headline,
     "verdict": lambda recorded: verdict(recorded.cpu),
@@ -171,5 +177,6 @@ FIGURES: Mapping[str, Callable[[Recorded], str]] = {
     "first prediction": _first_prediction,
     "verify": _verify,
     "bf16": _bf16,
+    "growth": _growth,
 }  # fmt: skip
 """What each name gives. A table is several lines; everything else stands in a sentence or in a cell."""

@@ -227,8 +227,17 @@ def layer_name(module: Module) -> str:
 
 def depth_of(path: str, paths: Collection[str]) -> int:
     """The number of modules that contain the module at `path`, among those at `paths`."""
+    return sum(outer in paths for outer in outer_paths(path))
+
+
+def outer_paths(path: str) -> list[str]:
+    """The paths around a path, from the model's, which is empty, to the nearest.
+
+    >>> outer_paths("layers.0.weight")
+    ['', 'layers', 'layers.0']
+    """
     parts = path.split(".") if path else []
-    return sum(".".join(parts[:count]) in paths for count in range(len(parts)))
+    return [".".join(parts[:count]) for count in range(len(parts))]
 
 
 def with_function_layers(model: M) -> M:

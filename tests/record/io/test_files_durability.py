@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -435,16 +436,54 @@ def test_leftovers_are_removed_only_when_their_writer_is_dead(tmp_path: Path) ->
     with atomic_write(tmp_path / "m") as file:
         file.write(b"living")
         (living,) = tmp_path.iterdir()
-        dead = living.with_name(living.name[:-20] + "0123456789abcdef.tmp")
-        dead.write_bytes(b"dead")
+        dead, later = (living.with_name(f"{living.name[:-20]}{number:016x}.tmp") for number in (1, 3))
+        for leftover in (dead, later):
+            leftover.write_bytes(b"dead")
         other = tmp_path / ".phlox-of-another-file.tmp"
         other.write_bytes(b"another's")
         with atomic_write(tmp_path / "m") as second:
-            assert living.exists() and not dead.exists()
+            assert living.exists() and not later.exists() and dead.read_bytes() == b""  # the second writer's by now
             second.write(b"second")
         assert living.exists() and (tmp_path / "m").read_bytes() == b"second"
     assert (tmp_path / "m").read_bytes() == b"living"
     assert sorted(p.name for p in tmp_path.iterdir()) == [other.name, "m"]
+
+
+def test_more_writers_of_one_path_than_have_names(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        for number in range(7):
+            stack.enter_context(atomic_write(tmp_path / "m")).write(b"%d" % number)
+        assert len(list(tmp_path.iterdir())) == 7
+    assert (tmp_path / "m").read_bytes() == b"0" and [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_a_leftover_whose_name_is_another_writers_by_now_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if files_module.fcntl is None:
+        pytest.skip("there are no locks")
+    with atomic_write(tmp_path / "m"):
+        (leftover,) = tmp_path.iterdir()
+    leftover.write_bytes(b"dead")
+
+    def lock(*_: Any) -> None:
+        """Between opening and locking it, another writer removes the leftover and takes its name."""
+        leftover.unlink()
+        leftover.write_bytes(b"living")
+
+    monkeypatch.setattr(files_module.fcntl, "flock", lock)
+    files_module.remove_leftovers(tmp_path)
+    assert leftover.read_bytes() == b"living"
+
+
+def test_a_write_does_not_list_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        save(NEW, tmp_path / f"{number}")
+
+    def scandir(*_: Any) -> None:
+        raise AssertionError("the more files a folder has, the longer this takes")
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(os, "listdir", scandir)
+    assert load(save(NEW, tmp_path / "m"))["n"] == 2
 
 
 def test_names_as_long_as_the_system_allows(tmp_path: Path) -> None:

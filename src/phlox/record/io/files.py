@@ -36,6 +36,8 @@ pages of 2 MiB. A virtual machine returns these to its host when they are free, 
 (measured: 370 ms for 134 MB instead of 32; and 29 with either if the machine has them).
 """
 _ZEROS = memoryview(bytes(CALL))
+_WRITERS = [f"{number:016x}" for number in range(4)]
+"""In the names of temporary files that writers of one path share; one that finds all in use takes a new name."""
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # for folders that the system, or this user, cannot sync
 
@@ -173,15 +175,25 @@ class _Borrowed(io.RawIOBase):
 
 
 def _temporary(target: Path) -> tuple[Path, EagerFile]:
-    """A new empty file next to `target`, locked while it is open, which shows that its writer is alive."""
+    """A new empty file next to `target`, locked while it is open, which shows that its writer is alive.
+
+    It has the first free of a few names, so that leftovers of killed writers are found without a list of the folder,
+    which may have many files.
+    """
     from hashlib import blake2b  # imported only for writing: it is slow to import
 
     start = f".phlox-{blake2b(os.fsencode(target.name), digest_size=8).hexdigest()}-"
-    remove_leftovers(target.parent, start)
+    names = [f"{start}{number}.tmp" for number in _WRITERS]
+    folder = f"{target.parent}{os.sep}"
+    for name in names:
+        if os.access(folder + name, os.F_OK):
+            _remove_leftover(target.with_name(name))
     while True:
-        temporary = target.with_name(f"{start}{os.urandom(8).hex()}.tmp")
+        temporary = target.with_name(names.pop(0) if names else f"{start}{os.urandom(8).hex()}.tmp")
         try:
             file = EagerFile(temporary, "xb")
+        except FileExistsError:  # of another writer that is alive
+            continue
         except PermissionError as error:
             raise RecordError(f"the folder {target.parent} cannot be written to: {error.strerror}") from error
         try:
@@ -220,16 +232,21 @@ def _locked(file: EagerFile) -> bool:
     return os.fstat(file.fileno()).st_nlink > 0
 
 
-def remove_leftovers(folder: Path, start: str = ".phlox-") -> None:
+def remove_leftovers(folder: Path) -> None:
     """Delete the temporary files that killed writers have left in a folder; files of running writers stay."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for name in [entry.name for entry in entries if entry.name.startswith(".phlox-")]:
+            _remove_leftover(folder / name)
+
+
+def _remove_leftover(path: Path) -> None:
+    """Delete a temporary file if its writer is dead: if it can be locked, since a lock ends with its process."""
     if fcntl is None:
         return
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for name in [entry.name for entry in entries if entry.name.startswith(start)]:
-            # If it can be locked, its writer is dead: a lock ends with its process.
-            with contextlib.suppress(OSError), open(folder / name, "r+b", opener=_itself) as file:
-                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-                (folder / name).unlink()
+    with contextlib.suppress(OSError), open(path, "r+b", opener=_itself) as file:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), path.lstat()):  # otherwise the name is another writer's by now
+            path.unlink()
 
 
 def _itself(path: str, flags: int) -> int:

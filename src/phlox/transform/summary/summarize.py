@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from phlox.backend import Float
 from phlox.errors import ModuleError
 from phlox.module import Module, Param
-from phlox.module.calls import depth_of, layer_name, named_modules, with_function_layers
+from phlox.module.calls import depth_of, layer_name, named_modules, outer_paths, with_function_layers
 from phlox.module.reparameterization import Reparameterization
 from phlox.module.summary import Memory, Row, Summary, checked_columns
 from phlox.optim import Optimizer, OptimizerAdaptor
@@ -81,15 +82,21 @@ def _bytes(param: Param) -> int:
 
 def _rows(model: Module, calls: dict[str, Calls]) -> Iterator[Row]:
     structure = model.structure()
-    places = list(structure.named())
+    params_in: defaultdict[str, list[Param]] = defaultdict(list)
+    tied_in: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+    for name, param in structure.named():
+        for outer in outer_paths(name):
+            params_in[outer].append(param)
+    for alias in structure.aliases.items():
+        for outer in outer_paths(alias[0]):
+            tied_in[outer].append(alias)
     modules = dict(named_modules(model))
-    computed = tuple([f"{path}." for path, module in modules.items() if isinstance(module, Reparameterization)])
-    modules = {path: module for path, module in modules.items() if not path.startswith(computed)}
+    computed = {path for path, module in modules.items() if isinstance(module, Reparameterization)}
+    modules = {path: module for path, module in modules.items() if computed.isdisjoint(outer_paths(path))}
     paths = modules.keys()
     for path, module in modules.items():
         begin = f"{path}." if path else ""
-        own = [param for name, param in places if name.startswith(begin)]
-        tied = [(name, first) for name, first in structure.aliases.items() if name.startswith(begin)]
+        own = params_in[path]
         known = calls.get(path, Calls())
         yield Row(
             path=path,
@@ -100,7 +107,7 @@ def _rows(model: Module, calls: dict[str, Calls]) -> Iterator[Row]:
             output=str(module.shape) if isinstance(module, Reparameterization) else _output(known.outputs),
             parameters=sum(math.prod(param.shape) for param in own),
             trained=sum(math.prod(param.shape) for param in own if param.trained),
-            tied=tuple((name, first) for name, first in tied if path == "" or not first.startswith(begin)),
+            tied=tuple((name, first) for name, first in tied_in[path] if path == "" or not first.startswith(begin)),
             bytes=sum(map(_bytes, own)),
             products=known.work.products,
             flops=known.work.total,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,10 @@ import pytest
 
 from phlox.errors import RunError
 from phlox.train import Checkpoints
+from phlox.train.observers.checkpoints import catalog as module
+from phlox.train.observers.checkpoints.catalog import Catalog, Ranking, read_list
+from phlox.train.observers.checkpoints.files import newest_first
+from phlox.train.observers.folder.run_folder import RunFolder, claim
 from tests.train.fake_learner import FakeLearner, at_once, listed, names, steps, steps_in
 
 NAN = float("nan")
@@ -140,3 +145,104 @@ def test_each_of_several_is_written_in_the_background_too(tmp_path: Path) -> Non
     learner.scores = {epoch: epoch * 0.01 for epoch in range(1, 21)}
     learner.fit(20)
     assert kept(tmp_path) == [*range(20, 0, -1)]
+
+
+def line_of(folder: Path, step: int, **values: Any) -> dict[str, Any]:
+    """A file of a step, or of best weights, and its line."""
+    name = f"best-{step:08d}.safetensors" if values else f"step-{step:08d}.safetensors"
+    (folder / name).write_bytes(b"weights")
+    return {"file": name, "step": step, **values}
+
+
+@pytest.fixture
+def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def with_many(folder: Path, count: int = 200) -> Catalog:
+    """A list of so many checkpoints, some of them with the best value, as a killed process leaves it."""
+    catalog = Catalog(folder)
+    for step in range(1, count + 1):
+        for line in (line_of(folder, step), *([line_of(folder, step, value=float(step))] if step % 7 == 0 else [])):
+            catalog.announce(line["file"])
+            if "value" in line:
+                catalog.add_best(line, Ranking("max", keep=2))
+            else:
+                catalog.add(line, None)
+    return catalog
+
+
+@pytest.mark.usefixtures("unsynced")
+def test_a_long_list_is_read_as_it_was_at_any_moment(tmp_path: Path) -> None:
+    catalog = with_many(tmp_path)
+    assert (tmp_path / "checkpoints-added.jsonl").exists()
+    killed = read_list(tmp_path)
+    assert killed is not None and [path.name for path in newest_first(tmp_path)][:2] == [
+        "step-00000200.safetensors", "step-00000199.safetensors",
+    ]  # fmt: skip
+    assert [line["step"] for line in killed["checkpoints"]] == [*range(1, 201)]
+    assert [line["step"] for line in killed["checkpoints"] if "best" in line] == [189, 196]
+    assert [best["step"] for best in killed["bests"]] == [196, 189] and killed["best"]["file"] == "best.safetensors"
+    assert len([*tmp_path.glob("best*")]) == 2
+    catalog.complete()
+    assert not (tmp_path / "checkpoints-added.jsonl").exists()
+    whole = read_list(tmp_path)
+    assert whole is not None and {**whole, "files": []} == {**killed, "files": []}
+    assert {*whole["files"]} == {path.name for path in tmp_path.iterdir()} - {module.LIST} <= {*killed["files"]}
+
+
+@pytest.mark.usefixtures("unsynced")
+def test_a_killed_one_goes_on_and_deletes_what_it_has_listed(tmp_path: Path) -> None:
+    with_many(tmp_path)
+    catalog = Catalog(tmp_path)
+    line = line_of(tmp_path, 300)
+    catalog.announce(line["file"])
+    catalog.add(line, 2)
+    assert [line["step"] for line in listed_in(tmp_path)] == [189, 196, 200, 300]  # the newest two, and the best
+    assert len([*tmp_path.glob("step*")]) == 4 and not (tmp_path / "checkpoints-added.jsonl").exists()
+
+
+def listed_in(folder: Path) -> list[dict[str, Any]]:
+    found = read_list(folder)
+    assert found is not None
+    return found["checkpoints"]
+
+
+@pytest.mark.usefixtures("unsynced")
+@pytest.mark.parametrize("change", [{"checkpoint": {"file": "x"}}, {"checkpoint": 3}, {"bests": 3}, {"file": "../x"}])
+def test_changes_that_no_catalog_writes_are_left_out(tmp_path: Path, change: dict[str, Any]) -> None:
+    catalog = with_many(tmp_path, 50)
+    catalog.complete()
+    before = read_list(tmp_path)
+    assert catalog._list.append(change)
+    assert read_list(tmp_path) == before
+
+
+@pytest.mark.usefixtures("unsynced")
+def test_a_run_folder_knows_the_changes(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    folder = claim(run.path, "checkpoints/")
+    with_many(folder)
+    assert (folder / "checkpoints-added.jsonl").exists()
+    run.complete()
+    RunFolder(tmp_path / "run", overwrite=True).complete()  # it would refuse to delete what no run has written
+
+
+@pytest.mark.usefixtures("unsynced")
+def test_the_cost_of_a_checkpoint_does_not_grow_with_those_that_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    dumps = json.dumps
+    monkeypatch.setattr(json, "dumps", lambda value, **options: sizes.append(len(t := dumps(value, **options))) or t)
+    checked: list[Any] = []
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path, **options: checked.append(path) or exists(path, **options))
+    costs: list[int] = []
+    for count in (100, 400):
+        sizes.clear()
+        checked.clear()
+        (tmp_path / str(count)).mkdir()
+        with_many(tmp_path / str(count), count)
+        costs += [sum(sizes) + 100 * len(checked)]
+    assert costs[1] <= 5 * costs[0]  # 13 times if each of them writes the whole list

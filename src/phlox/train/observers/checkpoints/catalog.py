@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -11,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from phlox.errors import RunError
-from phlox.record.io.files import atomic_write, sync_folder
+from phlox.record.io.files import sync_folder
 from phlox.record.io.links import is_own_folder
-from phlox.record.values import from_json, to_json
+from phlox.train.observers.folder.list_file import ListFile, read_list_file
 from phlox.version import __version__
 
 LIST = "checkpoints.json"
@@ -65,7 +64,7 @@ class Catalog:
     """`checkpoints.json`: the checkpoints from the oldest to the newest, the best, and all files that were written.
 
     A file is listed under "files" before it is written, and under "checkpoints" when it is complete. Only listed files
-    are ever deleted.
+    are ever deleted. The cost of listing a checkpoint does not grow with the number of those that are kept.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -75,16 +74,39 @@ class Catalog:
         self.files: list[str] = catalog.get("files", [])
         self.bests: list[dict[str, Any]] = bests_of(catalog)
         """The lines of the best weights, the best first."""
+        self._list = ListFile(folder / LIST)
+        self._index()
+
+    def _index(self) -> None:
+        self._names = {*self.files}
+        self._steps = {line["step"] for line in self.checkpoints}
+        self._best_names = {name for name in self.files if BestName.fits(name)}
 
     def announce(self, name: str) -> None:
         """List a file before it is written."""
-        if name not in self.files:
+        if BestName.fits(name):
+            self._best_names.add(name)  # a name may come back
+        if name in self._names:
+            return
+        if not self._list.append({"file": name}):
             self._write(self.checkpoints, [*self.files, name], self.bests)
+            return
+        self.files.append(name)
+        self._names.add(name)
+
+    def complete(self) -> None:
+        """Write the whole list if there are changes that are only beside it."""
+        if self._list.is_behind:
+            self._write(self.checkpoints, self.files, self.bests)
 
     def add(self, line: dict[str, Any], keep: int | None) -> None:
         """List a checkpoint that is complete, and delete the older ones that are not kept."""
+        if keep is None and line["step"] not in self._steps and self._list.append({"checkpoint": line}):
+            self.checkpoints.append(line)
+            self._steps.add(line["step"])
+            return
         lines = [*(x for x in self.checkpoints if x["file"] != line["file"]), line]
-        lines = self._flagged([x for x in lines if (self.folder / x["file"]).exists()])
+        lines = _flagged([x for x in lines if (self.folder / x["file"]).exists()], self.bests)
         kept = [x for number, x in enumerate(lines) if keep is None or number >= len(lines) - keep or "best" in x]
         self._write(kept, self.files, self.bests)
         names = {x[key] for x in kept for key in ("file", "history") if key in x}
@@ -101,13 +123,14 @@ class Catalog:
 
     def set_bests(self, lines: list[dict[str, Any]]) -> None:
         """List the best weights, rename the very best, and delete the others."""
-        self._write(self.checkpoints, self.files, lines)
+        self._list_bests(lines)
         self._name_best()
         kept = {best["file"] for best in self.bests}
-        for name in self.files:
-            if BestName.fits(name) and name not in kept:
-                with contextlib.suppress(OSError):
-                    _delete(self.folder, name)
+        for name in sorted(self._best_names - kept):
+            with contextlib.suppress(OSError):
+                _delete(self.folder, name)
+            if not os.path.lexists(self.folder / name):
+                self._best_names.discard(name)
 
     def _name_best(self) -> None:
         """Rename the very best weights to the name without a step. New names are listed before files are renamed."""
@@ -127,16 +150,16 @@ class Catalog:
         self.announce(target.name)
         (self.folder / best["file"]).replace(target)
         sync_folder(self.folder)
-        lines = [{**other, "file": new.get(other["file"], other["file"])} for other in self.bests]
-        self._write(self.checkpoints, self.files, lines)
+        self._list_bests([{**other, "file": new.get(other["file"], other["file"])} for other in self.bests])
 
-    def _flagged(self, lines: list[dict[str, Any]], bests: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
-        steps = {line["step"] for line in (self.bests if bests is None else bests)}
-        plain = [{key: value for key, value in line.items() if key != "best"} for line in lines]
-        return [{**line, "best": True} if line["step"] in steps else line for line in plain]
+    def _list_bests(self, lines: list[dict[str, Any]]) -> None:
+        if self._list.append({"bests": lines}):
+            self.bests = lines
+        else:
+            self._write(self.checkpoints, self.files, lines)
 
     def _write(self, lines: list[dict[str, Any]], files: list[str], bests: list[dict[str, Any]]) -> None:
-        lines = self._flagged(lines, bests)
+        lines = _flagged(lines, bests)
         new = files[-1:] if files != self.files else []
         files = [name for name in files if name in new or os.path.lexists(self.folder / name)]
         listed: dict[str, Any] = {
@@ -147,10 +170,9 @@ class Catalog:
             "checkpoints": lines,
             "files": files,
         }
-        path = self.folder / LIST
-        with atomic_write(path, follow_links=False) as file:
-            file.write(json.dumps(to_json(listed), indent=1, allow_nan=False).encode() + b"\n")
+        self._list.write(listed, len(lines) + len(files))
         self.checkpoints, self.files, self.bests = lines, files, bests
+        self._index()
 
 
 def _delete(folder: Path, name: str) -> None:
@@ -168,12 +190,37 @@ def read_list(folder: Path) -> dict[str, Any] | None:
     Raises RunError for a list that a newer Phlox has written.
     """
     try:
-        catalog = from_json(json.loads((folder / LIST).read_text(encoding="utf-8")))
+        catalog, changes = read_list_file(folder / LIST)
     except (OSError, ValueError, RecursionError):
         return None
     if isinstance(catalog, dict):
         check_format(cast("dict[str, Any]", catalog), folder / LIST)
-    return cast("dict[str, Any]", catalog) if _is_list(catalog) else None
+    if not _is_list(catalog):
+        return None
+    written = cast("dict[str, Any]", catalog)
+    try:
+        changed = _changed(written, changes)
+    except (AttributeError, KeyError, TypeError):
+        return written
+    return changed if _is_list(changed) else written
+
+
+def _changed(catalog: dict[str, Any], changes: list[dict[str, Any]]) -> dict[str, Any]:
+    """A list with the changes that were made since it was written."""
+    lines, files, bests = [*catalog["checkpoints"]], [*catalog["files"]], bests_of(catalog)
+    for change in changes:
+        lines += [change["checkpoint"]] if "checkpoint" in change else []
+        files += [change["file"]] if "file" in change else []
+        bests = change.get("bests", bests)
+    lines = _flagged(lines, bests)
+    return {**catalog, "best": bests[0] if bests else None, "bests": bests, "checkpoints": lines, "files": files}
+
+
+def _flagged(lines: list[dict[str, Any]], bests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines of checkpoints, of which those at the best values say so."""
+    steps = {line["step"] for line in bests}
+    plain = [{key: value for key, value in line.items() if key != "best"} for line in lines]
+    return [{**line, "best": True} if line["step"] in steps else line for line in plain]
 
 
 def bests_of(catalog: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -319,6 +320,9 @@ class Checkpoints(Callback):
                         raise
                     learner.warn(f"step {learner.step}: no checkpoint of the last state: {error}")
                 self._settle(learner)
+            if self._catalog is not None:
+                with contextlib.suppress(OSError):  # then the changes stay beside the list
+                    self._catalog.complete()
         finally:
             self._is_open = False
             self._release()

@@ -25,6 +25,7 @@ from phlox.record.io.files import atomic_write, remove_leftovers
 from phlox.record.io.links import is_own_folder
 from phlox.record.names import nearest
 from phlox.train.observers.folder.environment import command_line, environment
+from phlox.train.observers.folder.list_file import added_file, names_added
 from phlox.train.observers.folder.lock import FolderLock
 from phlox.version import __version__
 
@@ -381,7 +382,7 @@ def _ended(session: dict[str, Any]) -> dict[str, Any]:
 
 def _is_unused(folder: Path, manifest: Mapping[str, Any]) -> bool:
     """Did the run end before it wrote any result?"""
-    described = {MANIFEST, CONFIG, ENVIRONMENT, "checkpoints.json"}
+    described = {MANIFEST, CONFIG, ENVIRONMENT, "checkpoints.json", "checkpoints-added.jsonl"}
     files = (entry for entry in folder.rglob("*") if not entry.is_dir() and not _TEMPORARY.fullmatch(entry.name))
     return (
         _status(manifest) != "finished"
@@ -441,8 +442,9 @@ def _foreign(folder: Path, listed: set[str]) -> Iterator[str]:
             if entry.name not in listed:
                 yield entry.name
         elif f"{entry.name}/" in listed:
-            inner = _read(entry, f"{entry.name}.json") or {"files": []}
-            own = {f"{entry.name}.json", *inner["files"]}
+            path = entry / f"{entry.name}.json"
+            inner = _read(entry, path.name) or {"files": []}
+            own = {path.name, added_file(path).name, *inner["files"], *names_added(path)}
             names_inside = (
                 f"{entry.name}/{name}" for name in _foreign(entry, own) if not is_unfinished(name) and name != OWNER
             )
