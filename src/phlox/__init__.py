@@ -11,6 +11,7 @@ from phlox.backend import Device as Device
 from phlox.backend import Float as Float
 from phlox.backend import Int as Int
 from phlox.backend import default_device as default_device
+from phlox.backend.reproducible import reproducible as reproducible
 from phlox.lazy import lazily
 from phlox.tensor import tensor as tensor
 from phlox.version import __version__ as __version__
@@ -90,5 +91,5 @@ __getattr__, __dir__ = lazily(
         "scan value_and_grad vjp vmap",
     },
     here="Bool Device Float Int __version__ backend config default_device errors interop module nn quantization "
-    "transform",
+    "reproducible transform",
 )

@@ -38,7 +38,7 @@ def test_nothing_is_set_unless_it_is() -> None:
 
 
 def test_variables_say_what_settings_are() -> None:
-    every = Settings("torch:gpu:0", "keep", 3, "--xla_a=1 --xla_b", "none", "-winograd", "1")
+    every = Settings("torch:gpu:0", "keep", 3, "--xla_a=1 --xla_b", "none", "-winograd", "1", "1")
     assert read_environment(every.variables()) == every
     assert set(every.variables()) == set(settings.VARIABLES.values())
     assert Settings(threads=1).over(Settings(threads=2, device="jax")) == Settings("jax", threads=1)

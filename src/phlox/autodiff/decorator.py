@@ -24,6 +24,7 @@ from phlox.backend.device import Device
 from phlox.backend.kind import Float
 from phlox.backend.out_of_memory import out_of_memory
 from phlox.backend.pytree import container_of_class
+from phlox.backend.reproducible import when_installed
 from phlox.errors import AutodiffError, BackendError
 from phlox.host.dtypes import FloatElement
 
@@ -81,9 +82,18 @@ class Autodiff(TapeOps):
         box = cast("type[Tracked]", type("Tracked", (base,), attributes))
         Tracked.some_settle |= settle is not None or settle_of is not None
         self.box = box
-        build_operation = build_recomputing if recompute else build
         shape, detach = inner.shape, inner.detach
         self.shape = lambda x: shape(x.value if type(x) is box else x)
+        self.detach = lambda x: detach(x.value if type(x) is box else x)
+        self._bind()
+        self = cls._instances.setdefault(key, self)
+        when_installed(self._bind)
+        return self
+
+    def _bind(self) -> None:
+        """Build the operations from the inner backend's."""
+        inner, box = self.inner, self.box
+        build_operation = build_recomputing if self.recompute else build
         for name in _operations():
             try:
                 if name in RULES:
@@ -95,11 +105,9 @@ class Autodiff(TapeOps):
                     setattr(self, name, getattr(inner, name))
             except BackendError:
                 continue  # An operation that the inner backend lacks is missing here too.
-        self.detach = lambda x: detach(x.value if type(x) is box else x)
         wide, grow, shrink = converters(self)
         if wide is not self:
             widen(self, wide, DEFINED_IN_STEPS - RULES.keys() - CONSTANT, grow, shrink)
-        return cls._instances.setdefault(key, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _autodiff, (self.inner, self.recompute)

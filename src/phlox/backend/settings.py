@@ -1,6 +1,6 @@
 """Settings of the process, from environment variables or a file that `phlox tune` has written.
 
-They are read once, when Phlox is imported; none of them changes a program's results beyond the rounding of its engine.
+They are read once, when Phlox is imported; none of them changes a program's results beyond rounding.
 An engine reads some of them only when it starts: so import Phlox before the engine is used.
 """
 
@@ -28,6 +28,7 @@ VARIABLES: dict[str, str] = {
     "torch_codegen": "PHLOX_TORCH_CODEGEN",
     "torch_passes": "PHLOX_TORCH_PASSES",
     "verify": "PHLOX_VERIFY",
+    "reproducible": "PHLOX_REPRODUCIBLE",
 }
 """Each setting, which is its key in a file, and its environment variable."""
 
@@ -35,6 +36,7 @@ _CHOICES = {
     "allocator": (allocator.KEEP, allocator.SYSTEM),
     "torch_codegen": ("inductor", "none"),
     "verify": ("1", "0"),
+    "reproducible": ("1", "0"),
 }
 _NOTES = "measured"
 """A key of a file for remarks, which are not read."""
@@ -52,6 +54,7 @@ class Settings:
         torch_codegen: the code generator for compiled functions on PyTorch: `inductor`, or `none`.
         torch_passes: the passes of PyTorch's compiler to switch off, as `-winograd,-attention`.
         verify: `1` compares the first call of each compiled function with an eager one; see `phlox.compile`.
+        reproducible: `1` switches `phlox.reproducible` on for the whole process.
 
     >>> Settings(allocator="keep", threads=2).variables()
     {'PHLOX_ALLOCATOR': 'keep', 'PHLOX_THREADS': '2'}
@@ -64,6 +67,7 @@ class Settings:
     torch_codegen: str | None = None
     torch_passes: str | None = None
     verify: str | None = None
+    reproducible: str | None = None
 
     def given(self) -> dict[str, Any]:
         """The settings that are not None, by key."""

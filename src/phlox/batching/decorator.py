@@ -11,6 +11,7 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Kinds, Needed, Shape
 from phlox.backend.contract.widening import DEFINED_IN_STEPS, converters, widen
 from phlox.backend.device import Device
+from phlox.backend.reproducible import when_installed
 from phlox.batching.build import build
 from phlox.batching.loop import Body, each, scan
 from phlox.batching.mapped import MappedOps, box_of
@@ -46,6 +47,13 @@ class Batched(MappedOps):
         self.box = box = box_of(self.batched)
         shape = inner.shape
         self.shape = lambda x: shape(x.value)[1:] if type(x) is box else shape(x)
+        self._bind()
+        self = cls._instances.setdefault(inner, self)
+        when_installed(self._bind)
+        return self
+
+    def _bind(self) -> None:
+        """Build the operations from the inner backend's."""
         for name, rule in RULES.items():
             try:
                 setattr(self, name, build(self, name, rule))
@@ -53,13 +61,12 @@ class Batched(MappedOps):
                 continue  # An operation that the inner backend lacks is missing here too.
         for name in FORWARDED:
             try:
-                setattr(self, name, getattr(inner, name))
+                setattr(self, name, getattr(self.inner, name))
             except BackendError:
                 continue
         wide, grow, shrink = converters(self)
         if wide is not self:
             widen(self, wide, DEFINED_IN_STEPS - RULES.keys() - {*FORWARDED}, grow, shrink)
-        return cls._instances.setdefault(inner, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Batched, (self.inner,)

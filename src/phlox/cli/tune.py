@@ -24,6 +24,7 @@ _VALUES = {
     "torch_codegen": "inductor, none",
     "torch_passes": "names after `-`, with commas between: -winograd,-attention",
     "verify": "1, 0",
+    "reproducible": "1, 0",
 }
 
 

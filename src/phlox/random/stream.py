@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phlox.backend import Backend
+from phlox.backend import reproducible as mode
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.parallel import RowGroup, are_gradients_local, row_group
+from phlox.backend.reproducible import InMode
 from phlox.backend.threefry.generator import fold_in
 from phlox.batching.frames import PerExample
 from phlox.errors import KindError, RandomnessError, RangeError
@@ -330,11 +332,12 @@ def program_rows() -> Hashable:
     """What a program traced now depends on, as far as it concerns the rows of a global batch.
 
     It is None without a row group; otherwise the group, with two flags of draws and gradients if one is unusual.
+    In the reproducible mode, it is that in `InMode`.
     """
     group = row_group()
-    if group is None or not (current().whole or are_gradients_local()):
-        return group
-    return group, current().whole, are_gradients_local()
+    is_usual = group is None or not (current().whole or are_gradients_local())
+    rows = group if is_usual else (group, current().whole, are_gradients_local())
+    return InMode(rows) if mode.is_installed and mode.is_reproducible() else rows
 
 
 def seed(value: Any) -> None:

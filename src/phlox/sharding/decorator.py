@@ -20,6 +20,7 @@ from phlox.backend.device import Device
 from phlox.backend.kind import Kind
 from phlox.backend.parallel import are_gradients_local, is_same_everywhere, row_group
 from phlox.backend.processes import processes
+from phlox.backend.reproducible import when_installed
 from phlox.backend.sharding import Index, Shard, Sharding
 from phlox.errors import BackendError, DistributedError, UnsupportedError
 from phlox.host.dtypes import FloatElement
@@ -61,11 +62,18 @@ class Sharded(Decorator):
         self.compiles = inner.compiles
         shape = inner.shape
         self.shape = lambda x: x.shape if type(x) is Slice else shape(x)
+        self._bind()
+        self = cls._instances.setdefault(inner, self)
+        when_installed(self._bind)
+        return self
+
+    def _bind(self) -> None:
+        """Build the operations from the inner backend's."""
         for name in OPERATIONS - {*_DERIVED}:
-            if name in vars(cls):
+            if name in vars(type(self)):
                 continue
             try:
-                function = getattr(inner, name)
+                function = getattr(self.inner, name)
             except BackendError:
                 continue  # An operation that the inner backend lacks is missing here too.
             if name in ELEMENTWISE:
@@ -75,7 +83,6 @@ class Sharded(Decorator):
             else:
                 operation = _whole(self, function)
             setattr(self, name, operation)
-        return cls._instances.setdefault(inner, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Sharded, (self.inner,)

@@ -9,6 +9,7 @@ from phlox.backend import Backend, Float, Kind
 from phlox.backend.contract import ShapeOps
 from phlox.backend.contract.indexing import IndexingOps
 from phlox.backend.contract.shape import ShapingOps
+from phlox.backend.reproducible import when_installed
 from phlox.errors import BackendError, KindError
 
 _ANY_KIND = {*ShapeOps.__annotations__, *vars(ShapingOps), *vars(IndexingOps)}
@@ -30,6 +31,7 @@ class Ops(dict[str, Callable[..., Any]]):
         self.kind = kind
         self.shape = backend.shape
         self.has_slices = backend.has_slices
+        when_installed(self.clear)
 
     # A table is compared by identity, and is true even while the dict is empty.
 

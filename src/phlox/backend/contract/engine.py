@@ -6,14 +6,15 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from phlox.backend.contract.backend import Backend
+from phlox.backend.contract.tiles import TileOps
 from phlox.backend.kind import Kind
+from phlox.backend.reproducible import when_installed
 from phlox.errors import BackendError, RangeError
 from phlox.host.dtypes import FLOAT_ELEMENTS, INT_ELEMENTS, FloatElement, IntElement
 from phlox.host.float_casts import recast
 
 
-class EngineBackend(Backend):
+class EngineBackend(TileOps):
     """The base of backends that call an engine directly, such as `NumPy(float="f32", int="i32")`."""
 
     floats: ClassVar[tuple[FloatElement, ...]] = FLOAT_ELEMENTS
@@ -34,12 +35,19 @@ class EngineBackend(Backend):
         self.float_element = float
         self.int_element = int
         self.setup()
-        return instances.setdefault(key, self)
+        self = instances.setdefault(key, self)
+        when_installed(self._install_reproducible)
+        return self
+
+    def _install_reproducible(self) -> None:
+        from phlox.backend.contract.reproducible import install_in  # for the mode alone
+
+        install_in(self)
 
     def setup(self) -> None:
         """Prepare everything that depends on the element types; called once for each backend."""
 
-    def with_float(self, element: FloatElement) -> Backend:
+    def with_float(self, element: FloatElement) -> EngineBackend:
         return type(self)(float=element, int=self.int_element)
 
     def __reduce__(self) -> tuple[Any, ...]:

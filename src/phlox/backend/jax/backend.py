@@ -18,6 +18,7 @@ from jax import lax
 from jax.core import Tracer
 
 from phlox.backend.contract import EngineBackend
+from phlox.backend.contract.tiles import ROWS
 from phlox.backend.contract.types import Array, Binary, Shape, Unary, native
 from phlox.backend.contract.widening import ATTENTION, CONVOLUTIONS, delicate, widen
 from phlox.backend.device import Device
@@ -61,6 +62,13 @@ _SOUND = frozenset({"float_sum", "float_mean", "float_var"})
 def _recast(source: Any, target: Any, x: Any) -> Any:
     """An array of the float type `source` as one of `target`; any other value unchanged."""
     return ops.cast(x, target) if getattr(x, "dtype", None) == source else x
+
+
+@jax.jit
+def _tile_products(x: Array, y: Array) -> Array:
+    """See `phlox.backend.contract.tiles`."""
+    tiles = x.reshape(-1, ROWS, x.shape[1])
+    return lax.map(lambda tile: tile @ y, tiles).reshape(len(x), y.shape[1]) if len(tiles) > 1 else x @ y
 
 
 class Jax(
@@ -176,6 +184,11 @@ class Jax(
     float_argmin = arg_reduction(lax.argmin)
     float_cumsum = staticmethod(ops.cumsum)
     float_matmul: Binary = staticmethod(ops.matmul)
+    tile_products = native(_tile_products)
+    stacked_products = native(ops.matmul)
+
+    def is_on_processor(self, x: Array) -> bool:
+        return jax.default_backend() == "cpu"
 
     def float_into_int(self, x: Array) -> Array:
         low, high = INT_RANGES[self.int_element]

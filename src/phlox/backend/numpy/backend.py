@@ -12,6 +12,7 @@ import numpy as np
 from phlox.backend.contract import EngineBackend
 from phlox.backend.contract.indexing import Mode, scatter
 from phlox.backend.contract.linalg import NEARLY
+from phlox.backend.contract.tiles import ROWS
 from phlox.backend.contract.types import Array, Axes, Binary, Index, Shape, Unary, native
 from phlox.backend.contract.widening import COMPUTING, widen
 from phlox.backend.device import Device
@@ -290,6 +291,12 @@ class NumPy(
     float_argmin = _arg_reduction(np.argmin)
     float_cumsum = staticmethod(running)
     float_matmul: Binary = staticmethod(_matmul)
+    tile_product = native(np.dot)
+    stacked_products = native(np.matmul)
+
+    def tile_products(self, x: Array, y: Array) -> Array:
+        # For a stack, `np.matmul` calls BLAS for each of its matrices.
+        return np.matmul(x.reshape(-1, ROWS, x.shape[1]), y).reshape(len(x), y.shape[1])
 
     def float_into_int(self, x: Array) -> Array:
         info = np.iinfo(self.host_int_dtype)

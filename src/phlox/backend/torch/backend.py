@@ -29,6 +29,7 @@ from phlox.backend.torch.collectives import Collectives
 from phlox.backend.torch.compat import sizes_stay_open
 from phlox.backend.torch.cpu.gemm import matmul
 from phlox.backend.torch.ops import random
+from phlox.backend.torch.ops.activation import ACTIVATIONS
 from phlox.backend.torch.ops.attention import Attention, attends_narrow
 from phlox.backend.torch.ops.conv import Conv, convolves_narrow
 from phlox.backend.torch.ops.elementwise import Elementwise
@@ -206,6 +207,10 @@ class Torch(
 
     name = "torch"
     tunings = (Settings(torch_codegen="none"),)
+    varying = (*ACTIVATIONS, "float_sigmoid", "float_sigmoid_backward", "float_tanh_backward")
+
+    def is_on_processor(self, x: Array) -> bool:
+        return x.device.type == "cpu"
 
     def setup(self) -> None:
         self.torch_float = ELEMENTS[self.float_element]
@@ -352,6 +357,8 @@ class Torch(
     float_argmin = _arg_reduction(torch.argmin)
     float_cumsum = staticmethod(torch.cumsum)
     float_matmul: Binary = staticmethod(matmul)
+    tile_product = native(torch.mm)
+    stacked_products = native(torch.bmm)
 
     @staticmethod
     def float_prod(x: Array, axes: Axes, keepdims: bool) -> Array:

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
+from phlox.backend.reproducible import InMode
 from phlox.errors import CompileError
 from phlox.host.signal_guard import scope
 from phlox.module import GradientsParams, Module, ParamId
@@ -238,6 +239,11 @@ def facets_of(
     )
     if checked:
         facets["phlox.debug.checks"] = Facet(True, "on", "programs with and without checks are kept beside each other")
+    if isinstance(rows, InMode):
+        facets["phlox.reproducible"] = Facet(
+            True, "on", "programs with and without the mode are kept beside each other"
+        )
+        rows = rows.rows
     if rows is not None:
         facets["the rows of a global batch"] = Facet(
             rows, str(rows), "programs inside and outside of a mesh are kept apart"

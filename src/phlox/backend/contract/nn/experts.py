@@ -54,7 +54,7 @@ class ExpertOps(LinalgOps, ReductionOps, IndexingOps):
         """x[r] @ weight[experts[r]] for each row r: [rows, outputs]."""
         rows, _ = self.shape(x)
         n, _, outputs = self.shape(weight)
-        if n == 0 or (not is_symbolic(rows) and rows <= n):
+        if n == 0 or self._is_row_by_row(rows, n):
             y = self.float_matmul(self.expand_dims(x, (1,)), self.take(weight, experts, 0))
             return self.reshape(y, (rows, outputs))
         blocks = self._expert_blocks(experts, n)
@@ -79,7 +79,7 @@ class ExpertOps(LinalgOps, ReductionOps, IndexingOps):
     def expert_linear_dw(self, x: Array, g: Array, experts: Array, n: int) -> Array:
         """The sum of the outer products x[r] g[r] over the rows r of each expert: [n, inputs, outputs]."""
         rows, inputs = self.shape(x)
-        if n == 0 or (not is_symbolic(rows) and rows <= n):
+        if n == 0 or self._is_row_by_row(rows, n):
             products = self.float_mul(self.expand_dims(x, (2,)), self.expand_dims(g, (1,)))
         else:
             blocks = self._expert_blocks(experts, n)
@@ -90,9 +90,17 @@ class ExpertOps(LinalgOps, ReductionOps, IndexingOps):
         zeros = self.float_full((n, inputs, self.shape(g)[1]), 0.0, self.device_of(x))
         return self.float_scatter(zeros, experts, products, "add")
 
+    def _is_row_by_row(self, rows: int, n: int) -> bool:
+        """Is each row multiplied by itself? If there are no more rows than experts."""
+        return not is_symbolic(rows) and rows <= n
+
+    def _block_length(self, rows: int, n: int) -> int:
+        """The number of rows in a block: the average of an expert."""
+        return (rows + n - 1) // n
+
     def _expert_blocks(self, experts: Array, n: int) -> Blocks:
         (rows,), device = self.shape(experts), self.device_of(experts)
-        length = (rows + n - 1) // n
+        length = self._block_length(rows, n)
         count = n + (rows if is_symbolic(rows) else rows // length)
         numbers = self.int_arange(0, n, 1, device)
         is_its = self.bool_into_int(self.int_equal(self.expand_dims(experts, (1,)), numbers))

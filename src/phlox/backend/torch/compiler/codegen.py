@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
+from phlox.backend.reproducible import is_reproducible
 from phlox.errors import CompileError
 
 VARIABLE = "PHLOX_TORCH_CODEGEN"
@@ -17,7 +18,12 @@ ALL = "all"
 
 
 def codegen() -> str:
-    """Return "inductor" or "none", as the environment says; `CompileError` for anything else."""
+    """Return "inductor" or "none", as the environment says; `CompileError` for anything else.
+
+    In the reproducible mode it is "none": Inductor's loops round the last elements of an array in another way.
+    """
+    if is_reproducible():
+        return "none"
     choice = os.environ.get(VARIABLE, "inductor")
     if choice not in ("inductor", "none"):
         raise CompileError(f"the environment variable {VARIABLE} is `inductor` or `none`, got {choice!r}")

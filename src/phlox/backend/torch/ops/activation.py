@@ -66,3 +66,7 @@ class Activation(Backend):
     float_softshrink_backward = compat.preferred(compat.SOFTSHRINK_BACKWARD)
     float_hardshrink = native(functional.hardshrink)
     float_hardshrink_backward = compat.preferred(compat.HARDSHRINK_BACKWARD)
+
+
+ACTIVATIONS = tuple([name for name in vars(Activation) if name.startswith("float_")])
+"""The activations by PyTorch's kernels, which round the last elements of an array in another way than the others."""
