@@ -183,7 +183,7 @@ def test_results_and_gradients_are_right(engine: str) -> None:
 
 def test_the_gradient_of_a_row_does_not_depend_on_the_batch() -> None:
     px.random.seed(0)
-    for backend in (NumPy(), Torch()):
+    for backend in (NumPy(), Torch(), Jax(), NumPy(float="f64"), Torch(float="bf16")):
         model = mlp().to_device(backend.device()).train()
         with px.reproducible():
             found: list[bytes] = []
@@ -207,6 +207,13 @@ def test_the_mode_is_of_its_thread_and_ends_with_its_scope() -> None:
             seen.append(is_reproducible())
         seen.append(is_reproducible())
     assert [*seen, is_reproducible()] == [False, False, True, False]
+
+    function = px.reproducible()(is_reproducible)
+    assert [is_reproducible(), function(), is_reproducible()] == [False, True, False]
+    px.reproducible(True)
+    seen = [is_reproducible()]
+    px.reproducible(False)
+    assert [*seen, is_reproducible()] == [True, False]
 
 
 def test_a_compiled_function_has_a_program_for_each_mode() -> None:

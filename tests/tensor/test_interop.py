@@ -87,7 +87,7 @@ def test_tensor_copies_and_from_dlpack_shares(make: Any, backend: Any) -> None:
 def test_what_cannot_be_shared() -> None:
     for array, backend in (
         (np.zeros(3), NumPy()), (np.zeros(3, np.float32)[::-1], Torch()), (torch.zeros(3).bfloat16(), NumPy(float="bf16")),
-        (read_only(), Jax()),
+        *([(read_only(), Jax())] if jax.__version_info__ < (0, 12) else []),  # later ones take it as it is
     ):  # fmt: skip
         with pytest.raises(BackendError, match=r"from_dlpack: .* without a copy, which copy=False forbids"):
             px.from_dlpack(array, device=backend, copy=False)

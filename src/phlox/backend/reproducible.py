@@ -6,15 +6,15 @@ that ask which mode is on: see `phlox.backend.contract.reproducible`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
+from contextlib import ContextDecorator
 from contextvars import ContextVar
 from threading import RLock
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self, TypeVar
 
 from phlox.backend import settings
-from phlox.host.signal_guard import scope
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 _mode: ContextVar[bool | None] = ContextVar("phlox_reproducible", default=None)
 _lock = RLock()
 _listeners: list[Callable[[], None]] = []
@@ -55,21 +55,45 @@ def install() -> None:
             _listeners.clear()
 
 
-@contextmanager
-def reproducible(on: bool = True) -> Generator[None]:
-    """A scope in which results do not depend on the size of the batch, a row's neighbours, or the number of threads.
+class _Switch(ContextDecorator):
+    """Switches the mode when it is made; as a scope it switches back, and as a decorator it waits for the calls."""
+
+    def __init__(self, on: bool) -> None:
+        if on:
+            install()
+        self._on, self._before = on, _mode.get()
+        _mode.set(on)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        _mode.set(self._before)
+
+    def __call__(self, function: _F) -> _F:
+        _mode.set(self._before)
+        return super().__call__(function)
+
+    def _recreate_cm(self) -> Self:
+        return type(self)(self._on)
+
+
+def reproducible(on: bool = True) -> _Switch:
+    """Switch the mode in which results depend on no other row, nor on the size of the batch or the number of threads.
+
+    `px.reproducible(True)` holds from here on; in `with px.reproducible():`, for the block. Both hold for their thread or
+    task; `PHLOX_REPRODUCIBLE=1` switches the mode on for the whole process.
 
     One row alone gives the same bits as in any batch: on a CPU, on NumPy, PyTorch and JAX, eager and compiled. Matrices
     are multiplied in tiles of one shape, and sums are taken in pairs, in one order. docs/sameness.md says what is
-    promised, what is not, and what it costs. The scope holds for its thread or task; `PHLOX_REPRODUCIBLE=1` switches
-    the mode on for the whole process. A function is compiled once with the mode and once without. The derivative of an
-    operation is computed in the mode of the operation.
+    promised, what is not, and what it costs. A function is compiled once with the mode and once without. The derivative
+    of an operation is computed in the mode of the operation.
 
     Operations raise `UnsupportedError` for arrays on a GPU, and for sizes that are not known while a function is
     exported.
 
     Args:
-        on: False switches the mode off in the scope.
+        on: False switches the mode off.
 
     >>> import phlox as px
     >>> x, weight = px.random.normal((33, 50)), px.random.normal((50, 20))
@@ -78,7 +102,4 @@ def reproducible(on: bool = True) -> Generator[None]:
     >>> bool((batch[:1] == row).all())
     True
     """
-    if on:
-        install()
-    with scope(_mode, on):
-        yield
+    return _Switch(on)

@@ -21,6 +21,10 @@ def _digamma(x: Array) -> Array:
     return jnp.where(x == 0, jnp.copysign(jnp.inf, -x), lax.digamma(x))  # at zero, JAX has NaN
 
 
+def _sinc(x: Array) -> Array:
+    return jnp.where(jnp.isinf(x), jnp.nan, jnp.sinc(x))  # at infinity, JAX 0.12 has the limit
+
+
 class Elementwise(Activation):
     """See `phlox.backend.contract.elementwise`, `special` and `arithmetic`."""
 
@@ -62,7 +66,7 @@ class Elementwise(Activation):
     float_sigmoid_backward = fused(ElementwiseOps.float_sigmoid_backward)
     float_tanh_backward = fused(ElementwiseOps.float_tanh_backward)
     float_logit = fused(ElementwiseOps.float_logit)
-    float_sinc = several(jnp.sinc)
+    float_sinc = several(_sinc)
     float_sinc_backward = fused(ElementwiseOps.float_sinc_backward)
     float_trunc = simple(jnp.trunc)
     float_nan_to_num = fused(ElementwiseOps.float_nan_to_num)

@@ -147,9 +147,9 @@ class NumPy(
             raise BufferError(
                 "NumPy cannot hand bfloat16 to DLPack; take .numpy(), or move it to Torch or Jax with .to_device"
             )
-        # Other libraries do not accept negative strides, and older ones no read-only memory.
+        # Other libraries do not accept negative strides, nor all of them zeros; and older ones no read-only memory.
         old = (options.get("max_version") or (0, 0)) < (1, 0)
-        if options.get("copy") is None and (min(x.strides, default=0) < 0 or (old and not x.flags.writeable)):
+        if options.get("copy") is None and (min(x.strides, default=1) <= 0 or (old and not x.flags.writeable)):
             x = x.copy()
         return x.__dlpack__(**options)
 

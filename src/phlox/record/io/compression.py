@@ -10,8 +10,6 @@ import sys
 from collections.abc import Generator
 from typing import IO, Any, Literal, TypeAlias
 
-import numpy as np
-
 from phlox.errors import RecordError
 
 Compression: TypeAlias = Literal["gzip", "zstd"]
@@ -23,7 +21,6 @@ weights have no repetitions farther apart (measured: 0.7 to 0.9 of the time, and
 _CHUNK = 1 << 20
 _BUFFER = 1 << 16
 _SLACK = _CHUNK + 4 * _BUFFER
-_MAX_DEFLATE_RATIO = 1040  # 258 bytes in 2 bits
 _SAFE_BYTES = 1 << 30
 _SAFE_RATIO = 64  # weights hardly compress: by a factor of 1.1 to 4
 
@@ -55,26 +52,19 @@ def decompressed(data: memoryview, max_bytes: int | None = None) -> memoryview:
         return data
     limit = unpack_limit(len(data), max_bytes)
     raw = _BytesFile(data)
-    # The claimed size is only a hint: memory that is allocated but never written costs nothing.
-    result = np.empty(max(_CHUNK, min(_claimed_size(data, compression), limit) + 1), np.uint8)
+    # A size that a file claims is not to be trusted. Growing costs little: the system extends it, or remaps its pages.
+    result, chunk = bytearray(), memoryview(bytearray(_CHUNK))
     buffered = io.BufferedReader(raw, _BUFFER)
     with gzip.GzipFile(fileobj=buffered) if compression == "gzip" else _zstd().ZstdFile(buffered) as stream:
-        while count := stream.readinto(result[raw.unpacked : raw.unpacked + _CHUNK].data):
+        while count := stream.readinto(chunk):
+            result += chunk[:count]
             raw.unpacked += count
             if raw.unpacked > limit:
                 raise RecordError(
                     f"its {len(data)} bytes unpack to more than {limit}, as those of a decompression bomb do; "
                     "if it is to be trusted, give the recorder or `load` a larger max_bytes"
                 )
-            if raw.unpacked == result.size:  # the system extends it in place, or remaps its pages
-                result.resize(result.size + result.size // 8 + _CHUNK, refcheck=False)
-    return result[: raw.unpacked].data.toreadonly()
-
-
-def _claimed_size(data: memoryview, compression: Compression) -> int:
-    if compression == "gzip":
-        return min(int.from_bytes(data[-4:], "little"), _MAX_DEFLATE_RATIO * len(data))
-    return _zstd().get_frame_info(data).decompressed_size or 0
+    return memoryview(result).toreadonly()
 
 
 def unpack_limit(size: int, max_bytes: int | None) -> int:
