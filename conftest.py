@@ -41,7 +41,8 @@ from hypothesis import settings  # noqa: E402
 
 # Collecting `phlox/tensor/*.py` first would leave the package under the name of the function `phlox.tensor`.
 import phlox as phlox  # noqa: E402
-from tests import costs, selection  # noqa: E402
+from phlox.backend import reproducible  # noqa: E402
+from tests import costs, reproducible_mode, selection  # noqa: E402
 
 # A shared machine may stall at any example; how fast things are is measured in `benchmarks/`.
 settings.register_profile("phlox", settings.default, deadline=None)
@@ -131,6 +132,8 @@ def forget_programs() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     global in_use
+    if reproducible.is_installed and not reproducible.is_reproducible():
+        reproducible_mode.forget()
     if len(sys.modules) > set_aside_modules + MODULES:
         set_aside()
     if resident() > in_use + GROWTH:

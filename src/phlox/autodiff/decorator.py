@@ -82,9 +82,8 @@ class Autodiff(TapeOps):
         box = cast("type[Tracked]", type("Tracked", (base,), attributes))
         Tracked.some_settle |= settle is not None or settle_of is not None
         self.box = box
-        shape, detach = inner.shape, inner.detach
+        shape = inner.shape
         self.shape = lambda x: shape(x.value if type(x) is box else x)
-        self.detach = lambda x: detach(x.value if type(x) is box else x)
         self._bind()
         self = cls._instances.setdefault(key, self)
         when_installed(self._bind)
@@ -105,6 +104,8 @@ class Autodiff(TapeOps):
                     setattr(self, name, getattr(inner, name))
             except BackendError:
                 continue  # An operation that the inner backend lacks is missing here too.
+        detach = inner.detach
+        self.detach = lambda x: detach(x.value if type(x) is box else x)
         wide, grow, shrink = converters(self)
         if wide is not self:
             widen(self, wide, DEFINED_IN_STEPS - RULES.keys() - CONSTANT, grow, shrink)

@@ -37,10 +37,9 @@ def is_reproducible() -> bool:
 
 def when_installed(listener: Callable[[], None]) -> None:
     """Call `listener` when the mode is first used, which changes the functions of the engines; now if it has been."""
+    _listeners.append(listener)
     if is_installed:
         listener()
-    else:
-        _listeners.append(listener)
 
 
 def install() -> None:
@@ -52,7 +51,6 @@ def install() -> None:
             # In the order in which they were added: a decorator comes after the backend that it wraps.
             for listener in _listeners:
                 listener()
-            _listeners.clear()
 
 
 class _Switch(ContextDecorator):
@@ -81,8 +79,8 @@ class _Switch(ContextDecorator):
 def reproducible(on: bool = True) -> _Switch:
     """Switch the mode in which results depend on no other row, nor on the size of the batch or the number of threads.
 
-    `px.reproducible(True)` holds from here on; in `with px.reproducible():`, for the block. Both hold for their thread or
-    task; `PHLOX_REPRODUCIBLE=1` switches the mode on for the whole process.
+    `px.reproducible(True)` holds from here on, and `with px.reproducible():` for the block, in their thread or task.
+    `PHLOX_REPRODUCIBLE=1` switches the mode on for the whole process.
 
     One row alone gives the same bits as in any batch: on a CPU, on NumPy, PyTorch and JAX, eager and compiled. Matrices
     are multiplied in tiles of one shape, and sums are taken in pairs, in one order. docs/sameness.md says what is

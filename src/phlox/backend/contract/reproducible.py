@@ -203,7 +203,8 @@ def _twin_class(engine: type[EngineBackend]) -> type[Any]:
 
 def twin_of(backend: EngineBackend) -> Any:
     """The backend of the same element types on the same arrays whose operations are reproducible."""
-    return _twin_class(type(backend))(float=backend.float_element, int=backend.int_element)
+    # An engine's own constructor may have other arguments.
+    return EngineBackend.__new__(_twin_class(type(backend)), backend.float_element, backend.int_element)
 
 
 class Saved(NamedTuple):
@@ -250,4 +251,15 @@ def install_in(backend: EngineBackend) -> None:
         except UnsupportedError:
             continue
         if fast is not steady:
+            backend.switched[name] = fast if name in vars(backend) else None
             setattr(backend, name, _switched(name, fast, steady))
+
+
+def remove_from(backend: EngineBackend) -> None:
+    """Take the switch from the operations of an engine."""
+    for name, fast in backend.switched.items():
+        if fast is None:
+            delattr(backend, name)
+        else:
+            setattr(backend, name, fast)
+    backend.switched.clear()

@@ -15,7 +15,7 @@ _STEPS = 128
 """The number of elements that are added in sequence."""
 _ROW = 256
 """The number of elements after an axis from which a loop over them pays."""
-_ROWS = 1 << 11
+ROWS = 1 << 11
 """The number of rows summed by one product with a vector of ones."""
 
 
@@ -65,11 +65,11 @@ def running(x: Array, axis: int) -> Array:
 
 
 def column_sums(x: Array) -> Array:
-    """The sums of the columns of a matrix [rows, columns], by products with ones: of `_ROWS` rows at most."""
-    if len(x) <= _ROWS:
+    """The sums of the columns of a matrix [rows, columns], by products with ones: of `ROWS` rows at most."""
+    if len(x) <= ROWS:
         return np.matmul(np.ones(len(x), x.dtype), x)
-    blocks = len(x) // _ROWS
-    parts = x[: blocks * _ROWS].reshape(blocks, _ROWS, x.shape[1])
-    summed = _sum_along(np.matmul(np.ones(_ROWS, x.dtype), parts), 0)
-    excess = x[blocks * _ROWS :]
+    blocks = len(x) // ROWS
+    parts = x[: blocks * ROWS].reshape(blocks, ROWS, x.shape[1])
+    summed = _sum_along(np.matmul(np.ones(ROWS, x.dtype), parts), 0)
+    excess = x[blocks * ROWS :]
     return summed + np.matmul(np.ones(len(excess), x.dtype), excess) if len(excess) else summed
