@@ -335,6 +335,8 @@ def program_rows() -> Hashable:
     In the reproducible mode, it is that in `InMode`.
     """
     group = row_group()
+    if group is None and not mode.is_installed:  # each call of a program comes here
+        return None
     is_usual = group is None or not (current().whole or are_gradients_local())
     rows = group if is_usual else (group, current().whole, are_gradients_local())
     return InMode(rows) if mode.is_installed and mode.is_reproducible() else rows
