@@ -38,8 +38,7 @@ Search = Callable[[], object]
 
 def phlox_gpt(device: DeviceLike, sizes: dict[str, Any]) -> tuple[Gpt, px.Tensor[Any, Any, px.Int]]:
     """The model of Phlox, with the weights of seed 0, and the prompt."""
-    with px.random.stream(0):
-        model: Gpt = GptConfig(**sizes, tied=True, dropout=0.0, activation="gelu_tanh").init(device).valid()
+    model: Gpt = GptConfig(**sizes, tied=True, dropout=0.0, activation="gelu_tanh").init(device).init(0).valid()
     return model, px.tensor(TOKENS, device=device)
 
 
