@@ -252,3 +252,9 @@ def test_short_texts_are_eager_on_pytorch(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(called) == 7
     next(model.stream(px.tensor([1, 2], device="torch"), decoding.MANY, banned=3))
     assert len(called) == 8
+
+
+def test_parameters_are_created_once() -> None:
+    model: Any = GptConfig(vocabulary=7, context=16, n_layers=1, d_model=8, n_heads=2).init("numpy")
+    model.generate(px.tensor([1, 2, 3]), 2)
+    assert not any(param.is_deferred for param in model.params())

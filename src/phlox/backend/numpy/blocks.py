@@ -32,6 +32,7 @@ SPREAD = 1 << 20
 """The number of elements from which several threads are used."""
 _WIDE = 1 << 12
 _NARROW = 32
+"""Rows of up to so many elements: NumPy takes longer to begin with each than to copy all into columns."""
 _MOST = 8  # threads; with more, memory is the bottleneck
 
 

@@ -113,6 +113,8 @@ def generation_of(
         if not isinstance(prefixes, PrefixCache):
             raise KindError(f"{call}: prefix_cache must be a PrefixCache, got {prefixes!r}")
         prefixes.check(call, model)
+    for param in model.params():
+        param.val()  # created here, once: a copy would create it again in every call
     model = model.valid()
     config, device = model.config, model.tokens.weight.device
     sampling, cuts = sampling_of(
