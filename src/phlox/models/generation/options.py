@@ -13,7 +13,7 @@ from phlox.models.generation.beams import Beams
 from phlox.models.generation.decoding import Generation, Rule
 from phlox.models.generation.ends import IncrementalDecoder, Matcher, StopText, TextEnds
 from phlox.models.generation.grammar import Grammar
-from phlox.models.generation.prefix_cache import PrefixCache
+from phlox.models.generation.prefix_cache import PrefixCache, view_of
 from phlox.models.generation.processing import Processor, processing_of
 from phlox.models.generation.prompts import Batch, Prompts, Tokens, batch_of, integer_of, number_of, repeated, tokens_of
 from phlox.models.generation.sampling import sampling_of
@@ -113,9 +113,7 @@ def generation_of(
         if not isinstance(prefixes, PrefixCache):
             raise KindError(f"{call}: prefix_cache must be a PrefixCache, got {prefixes!r}")
         prefixes.check(call, model)
-    for param in model.params():
-        param.val()  # created here, once: a copy would create it again in every call
-    model = model.valid()
+    model = view_of(model)
     config, device = model.config, model.tokens.weight.device
     sampling, cuts = sampling_of(
         call, *(options[name] for name in ("temperature", "top_k", "top_p", "min_p", "typical_p"))
@@ -214,7 +212,7 @@ def _speculation_of(
             f"{call}: the draft must have the vocabulary of the model, {vocabulary}, got {draft.config.vocabulary}"
         )
     _check_context(call, "this draft", batch, most, draft.config.context)
-    return Speculation(draft.valid(), count)
+    return Speculation(view_of(draft), count)
 
 
 def _check_context(call: str, name: str, batch: Batch, most: int, context: int) -> None:

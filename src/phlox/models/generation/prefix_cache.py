@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from phlox.errors import ConfigError, RangeError
 from phlox.module import Module
 from phlox.nn import KeyValueCache
 from phlox.tensor import Tensor, concat, tensor, zeros
+
+M = TypeVar("M", bound=Module)
 
 Layers: TypeAlias = tuple[KeyValueCache, ...]
 """The cache of each layer."""
@@ -152,10 +154,15 @@ class PrefixCache:
         return path
 
 
+def view_of(model: M) -> M:
+    """The model without dropout and tape. Parameters are created in the model: each view would create its own."""
+    for param in model.params():
+        param.val()
+    return model.valid()
+
+
 def _params_of(model: Module) -> list[Any]:
-    for _, param in model.named_params():
-        param.val()  # created here, if it is not yet: a view would create another one
-    return [param.val().primitive for _, param in model.valid().named_params()]
+    return [param.val().primitive for param in view_of(model).params()]
 
 
 def _arrays(cache: Layers) -> Columns:
