@@ -10,7 +10,8 @@ import torch
 
 import phlox as px
 from phlox.backend import NumPy
-from phlox.models.parts import ACTIVATIONS, ActivationName, check_counts, check_positive, check_rates, dense
+from phlox.models.parts import check_counts, check_positive, check_rates, dense
+from phlox.nn.activation import ACTIVATIONS, ActivationName
 
 THEIRS: dict[str, Any] = {
     "gelu": torch.nn.functional.gelu,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from phlox.backend import DeviceLike
-from phlox.models.parts import ACTIVATIONS, ActivationName, dense
+from phlox.models.parts import dense
 from phlox.module import Module
 from phlox.nn import Dropout, KeyValueCache, LayerNorm, Linear, MultiHeadAttention, RmsNorm
+from phlox.nn.activation import ACTIVATIONS, ActivationName
 from phlox.tensor import Tensor
 
 Norm: TypeAlias = LayerNorm | RmsNorm

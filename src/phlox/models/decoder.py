@@ -9,7 +9,7 @@ from phlox.backend import DeviceLike
 from phlox.config import Config
 from phlox.models.blocks import FeedForwardBlock, norm_of
 from phlox.models.causal import CausalConfig, CausalModel, Tokens
-from phlox.models.parts import ActivationName, check_counts, check_heads, dense
+from phlox.models.parts import check_counts, check_heads, dense
 from phlox.models.rotary_scaling import RotaryScaling, ScaledRotaryEncoding
 from phlox.module import Param
 from phlox.nn import (
@@ -24,6 +24,7 @@ from phlox.nn import (
     Routing,
     balance_loss,
 )
+from phlox.nn.activation import ActivationName
 from phlox.tensor import Tensor
 from phlox.tensor.functional.loss_weight import with_term
 

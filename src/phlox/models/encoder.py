@@ -9,7 +9,6 @@ from phlox.config import Config
 from phlox.errors import ConfigError, ShapeError
 from phlox.models.blocks import ResidualBlock, norm_of
 from phlox.models.parts import (
-    ActivationName,
     Mask,
     Tokens,
     TransformerConfig,
@@ -22,6 +21,7 @@ from phlox.models.parts import (
 from phlox.models.positions import RelativePositions
 from phlox.module import Module, Param
 from phlox.nn import Dropout, Embedding, MultiHeadAttention, Normal, RotaryEncoding
+from phlox.nn.activation import ActivationName
 from phlox.tensor import Tensor, arange, where
 from phlox.tensor.functional.operands import check_kind
 

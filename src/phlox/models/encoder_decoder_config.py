@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from phlox.backend import DeviceLike
-from phlox.models.parts import ActivationName, TransformerConfig, check_heads
+from phlox.models.parts import TransformerConfig, check_heads
+from phlox.nn.activation import ActivationName
 
 if TYPE_CHECKING:
     from phlox.models.encoder_decoder import EncoderDecoder

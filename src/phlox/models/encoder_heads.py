@@ -8,10 +8,11 @@ from phlox.backend import DeviceLike
 from phlox.config import Config
 from phlox.models.blocks import norm_of
 from phlox.models.encoder import Encoder, EncoderConfig
-from phlox.models.parts import ACTIVATIONS, ActivationName, Mask, Tokens, check_counts, check_rates, dense
+from phlox.models.parts import Mask, Tokens, check_counts, check_rates, dense
 from phlox.models.sentences import PoolingName, pool
 from phlox.module import Module, Param
 from phlox.nn import Dropout, Zeros
+from phlox.nn.activation import ACTIVATIONS, ActivationName
 from phlox.tensor import Tensor, functional
 
 __all__ = ["EncoderClassifier", "EncoderClassifierConfig", "EncoderMaskedLm", "EncoderMaskedLmConfig"]

@@ -7,7 +7,8 @@ from typing import Any
 from phlox.backend import DeviceLike
 from phlox.models.causal import CausalCache, CausalConfig
 from phlox.models.decoder import Decoder, DecoderConfig
-from phlox.models.parts import ActivationName, check_heads
+from phlox.models.parts import check_heads
+from phlox.nn.activation import ActivationName
 
 __all__ = ["Gpt", "GptConfig"]
 

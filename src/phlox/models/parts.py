@@ -9,8 +9,6 @@ from phlox.backend.tracing.symbolic import less
 from phlox.config import Config
 from phlox.errors import KindError, ShapeError
 from phlox.nn import Linear, Normal, Zeros
-from phlox.nn.activation import ACTIVATIONS as ACTIVATIONS
-from phlox.nn.activation import ActivationName as ActivationName
 from phlox.tensor import Tensor, arange, concat, where
 from phlox.tensor.functional.operands import check_kind
 

@@ -9,9 +9,10 @@ from phlox.config import Config
 from phlox.errors import ShapeError
 from phlox.models.causal import CausalConfig
 from phlox.models.encoder import EncoderConfig
-from phlox.models.parts import ACTIVATIONS, ActivationName, Mask, Tokens, check_mask, true_at_tokens
+from phlox.models.parts import Mask, Tokens, check_mask, true_at_tokens
 from phlox.module import Module
 from phlox.nn import Linear
+from phlox.nn.activation import ACTIVATIONS, ActivationName
 from phlox.tensor import Tensor, arange, concat, functional, ones, where
 
 __all__ = ["PoolingName", "SentenceEncoder", "SentenceEncoderConfig", "SentenceLayerConfig", "pool"]

@@ -9,9 +9,10 @@ from phlox.config import Config
 from phlox.errors import ConfigError, ShapeError
 from phlox.models.blocks import norm_of
 from phlox.models.encoder import BlocksConfig
-from phlox.models.parts import ACTIVATIONS, ActivationName, check_counts, dense
+from phlox.models.parts import check_counts, dense
 from phlox.module import Module, Param
 from phlox.nn import Conv2d, Dropout, Normal, Zeros
+from phlox.nn.activation import ACTIVATIONS, ActivationName
 from phlox.tensor import Tensor, concat
 from phlox.tensor.functional.operands import check_kind
 

@@ -22,51 +22,19 @@ import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Jax
 from phlox.models import GptConfig
-from phlox.tensor import Tensor
-from phlox.testing.conformance import running
-from phlox.testing.conformance.row import Row
-from phlox.testing.conformance.rows import ROWS
+from tests.backend.rows import FAMILIES, cases
 
-FAMILIES = sorted({row.call.__module__.rpartition(".")[2] for row in ROWS})
 QUICK = {"packed"}
-
-
-def run(row: Row, sample: Any, arrays: Any, backend: Any, *, backward: bool) -> list[Any]:
-    """The arrays that a row gives: its value, or its gradients."""
-    remaining = iter(arrays)
-    arguments: list[Any] = []
-    for argument in sample:
-        kind = running.kind_of(argument) if isinstance(argument, np.ndarray) else None
-        arguments.append(argument if kind is None else Tensor.from_primitive(next(remaining), backend, kind))
-    if not backward:
-        return [row.call(*arguments).primitive]
-    arguments = [px.tensor(x, device=Autodiff(backend)) if isinstance(x, Tensor) else x for x in arguments]
-    indices = running.differentiable(row, sample)
-    for index in indices:
-        arguments[index] = arguments[index].require_grad()
-    y = row.call(*arguments)
-    if not y.is_require_grad():
-        return []
-    grads = y.sum().backward()
-    return [gradient.primitive for index in indices if (gradient := arguments[index].grad(grads)) is not None]
 
 
 def lower(family: str, backend: Any) -> None:
     """Lower the rows of a family."""
-    for row in ROWS:
-        if row.call.__module__.rpartition(".")[2] != family or (backend.float_element == "bf16" and not row.half):
-            continue
-        sample = running.rounded_sample((row.samples + row.specials)[0], backend.float_element)
-        if sample is None:
-            continue
-        arrays = [x.primitive for x in running.tensors(sample, backend) if isinstance(x, Tensor)]
-        for backward in (False, True) if row.samples and running.differentiable(row, sample) else (False,):
-            program = jax.jit(lambda *arrays, r=row, s=sample, b=backward: run(r, s, arrays, backend, backward=b))
-            try:
-                program.trace(*arrays).lower(lowering_platforms=("cuda",))
-            except Exception as error:
-                if "depends on the values" not in str(error):
-                    raise AssertionError(f"{row.name}{', backward' * backward}") from error
+    for title, arrays, function in cases(family, backend, Autodiff(backend)):
+        try:
+            jax.jit(function).trace(*arrays).lower(lowering_platforms=("cuda",))
+        except Exception as error:
+            if "depends on the values" not in str(error):
+                raise AssertionError(title) from error
 
 
 def lower_training(backend: Any) -> None:

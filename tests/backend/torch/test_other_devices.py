@@ -31,15 +31,11 @@ from phlox.backend.torch.compiler.passes import donation
 from phlox.backend.torch.tracer import TracerOps, end, tracing
 from phlox.host.signal_guard import scope
 from phlox.models import GptConfig
-from phlox.tensor import Tensor
-from phlox.testing.conformance import running
-from phlox.testing.conformance.row import Row
-from phlox.testing.conformance.rows import ROWS
+from tests.backend.rows import FAMILIES, cases
 
 NAME = "meta"
 OF_VALUES = ("depends on the values", "does not broadcast to the indexed shape", "index arrays of shapes")
 """Texts of errors of operations whose shapes depend on the values of a mask, which are unknown here."""
-FAMILIES = sorted({row.call.__module__.rpartition(".")[2] for row in ROWS})
 
 
 @pytest.fixture(autouse=True)
@@ -69,28 +65,6 @@ def _no_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Arrays, "from_host", made)
     monkeypatch.setattr(TracerOps, "_forbid", lambda *_: None)
     monkeypatch.setenv(VARIABLE, "inductor")  # with all passes and kernels
-
-
-def run(row: Row, sample: Any, arrays: Sequence[Any], backend: Any, *, backward: bool) -> list[Any]:
-    """The arrays that a row gives for the arrays of its sample: its value, or its gradients."""
-    remaining = iter(arrays)
-    arguments: list[Any] = []
-    for argument in sample:
-        kind = running.kind_of(argument) if isinstance(argument, np.ndarray) else None
-        arguments.append(argument if kind is None else Tensor.from_primitive(next(remaining), backend, kind))
-    if not backward:
-        return [row.call(*arguments).primitive]
-    taped = Autodiff(backend)
-    arguments = [px.tensor(x, device=Device(taped, NAME)) if isinstance(x, Tensor) else x for x in arguments]
-    indices = running.differentiable(row, sample)
-    for index in indices:
-        arguments[index] = arguments[index].require_grad()
-    y = row.call(*arguments)
-    if not y.is_require_grad():
-        return []
-    grads = y.sum().backward()
-    gradients = [arguments[index].grad(grads) for index in indices]
-    return [gradient.primitive for gradient in gradients if gradient is not None]
 
 
 def eagerly(fn: Callable[..., list[Any]], arrays: Sequence[Any]) -> list[Any]:
@@ -133,27 +107,16 @@ def is_for_processors(operation: Any) -> bool:
 
 def problems(family: str, backend: Any, way: Callable[..., list[Any]]) -> Iterator[str]:
     """What goes wrong in the rows of a family."""
-    half = backend.float_element in running.HALVES
-    for row in ROWS:
-        if row.call.__module__.rpartition(".")[2] != family or (half and not row.half):
-            continue
-        sample = running.rounded_sample((row.samples + row.specials)[0], backend.float_element)
-        if sample is None:
-            continue
-        arrays = [x.primitive for x in running.tensors(sample, backend) if isinstance(x, Tensor)]
-        for backward in (False, True) if row.samples and running.differentiable(row, sample) else (False,):
-            title = f"{row.name}{', backward' * backward}"
-            try:
-                results = way(
-                    lambda *arrays, r=row, s=sample, b=backward: run(r, s, arrays, backend, backward=b), arrays
-                )
-            except Exception as error:
-                if not any(text in str(error) for text in OF_VALUES):
-                    yield f"{title}: {' '.join(str(error.__cause__ or error).split())[:200]}"
-            else:
-                devices = {str(x.device) for x in results}
-                if not devices <= {NAME}:
-                    yield f"{title}: the result is on {devices}"
+    for title, arrays, function in cases(family, backend, Device(Autodiff(backend), NAME)):
+        try:
+            results = way(function, arrays)
+        except Exception as error:
+            if not any(text in str(error) for text in OF_VALUES):
+                yield f"{title}: {' '.join(str(error.__cause__ or error).split())[:200]}"
+        else:
+            devices = {str(x.device) for x in results}
+            if not devices <= {NAME}:
+                yield f"{title}: the result is on {devices}"
 
 
 QUICK = {"arithmetic", "attention", "conv", "nn"}

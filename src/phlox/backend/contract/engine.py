@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -21,8 +20,6 @@ class EngineBackend(TileOps):
     floats: ClassVar[tuple[FloatElement, ...]] = FLOAT_ELEMENTS
     ints: ClassVar[tuple[IntElement, ...]] = INT_ELEMENTS
     _instances: ClassVar[dict[tuple[type, str, str], Any]] = {}
-    switched: dict[str, Callable[..., Any] | None]
-    """The operations that have a switch for the reproducible mode, as they were, if they were the instance's own."""
 
     def __new__(cls, float: FloatElement = "f32", int: IntElement = "i32") -> Self:
         # Interned, so that the check "same backend?" before each operation is one comparison of identities.
@@ -37,7 +34,6 @@ class EngineBackend(TileOps):
         self = super().__new__(cls)
         self.float_element = float
         self.int_element = int
-        self.switched = {}
         self.setup()
         self = instances.setdefault(key, self)
         when_installed(self._install_reproducible)

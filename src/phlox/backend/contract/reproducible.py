@@ -251,15 +251,4 @@ def install_in(backend: EngineBackend) -> None:
         except UnsupportedError:
             continue
         if fast is not steady:
-            backend.switched[name] = fast if name in vars(backend) else None
             setattr(backend, name, _switched(name, fast, steady))
-
-
-def remove_from(backend: EngineBackend) -> None:
-    """Take the switch from the operations of an engine."""
-    for name, fast in backend.switched.items():
-        if fast is None:
-            delattr(backend, name)
-        else:
-            setattr(backend, name, fast)
-    backend.switched.clear()

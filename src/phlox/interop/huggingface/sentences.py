@@ -14,7 +14,7 @@ from phlox.interop.huggingface.family import CausalFamily
 from phlox.interop.huggingface.folder import family_and_config, load_with, save, weights_in
 from phlox.interop.huggingface.settings import ACTIVATION_NAMES, Settings, read_settings
 from phlox.models import PoolingName, SentenceEncoder, SentenceEncoderConfig, SentenceLayerConfig
-from phlox.models.parts import ActivationName
+from phlox.nn.activation import ActivationName
 from phlox.record import SafetensorsRecorder
 from phlox.record import load as load_any
 

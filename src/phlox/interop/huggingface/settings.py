@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from phlox.config.storage import parse_json, read_text
 from phlox.errors import ConfigError
 from phlox.host.text import short
-from phlox.models.parts import ActivationName
+from phlox.nn.activation import ActivationName
 
 _REQUIRED: Final[Any] = object()
 _MOST_BYTES = 1 << 24  # real files have a few thousand bytes, or a million with names of many classes
