@@ -27,7 +27,7 @@ class Program(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._patience, self._ready, self._end_answers = patience, ready, end_answers
-        self._is_ending = False
+        self.is_ending = False  # the answers are ended, not finished
 
     async def startup(self, sockets: Any = None) -> None:
         """See `uvicorn.Server`."""
@@ -44,8 +44,8 @@ class Program(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """See `uvicorn.Server`. A second SIGINT ends the answers and the connections, a third one the program."""
-        if self.started and self.should_exit and sig == signal.SIGINT and not self._is_ending:
-            self._is_ending = True
+        if self.started and self.should_exit and sig == signal.SIGINT and not self.is_ending:
+            self.is_ending = True
             asyncio.run_coroutine_threadsafe(self._end(), self._loop)
         else:
             super().handle_exit(sig, frame)

@@ -146,7 +146,8 @@ class Server:
     def run(self, ready: Callable[[str], object] = print) -> None:
         """Serve until SIGTERM or SIGINT. Then take no new requests, finish those that were taken, and return.
 
-        `ready` is called with the address when the server can be reached. SIGINT after it ends it at once.
+        `ready` is called with the address when the server can be reached. A second SIGINT ends the answers at once,
+        and raises `KeyboardInterrupt`.
         """
         options = self.options
         config = uvicorn.Config(
@@ -164,17 +165,19 @@ class Server:
         host = f"[{options.host}]" if ":" in options.host else options.host
         address = f"http://{host}:{sock.getsockname()[1]}"
         is_main = threading.current_thread() is threading.main_thread()
-        # When all is done, uvicorn sends itself the signal again: the exit status is to be that of a success.
-        previous = signal.signal(signal.SIGTERM, signal.SIG_IGN) if is_main else None
-        self._program = Program(config, options.patience, partial(ready, address), self._end_answers)
+        # When all is done, uvicorn sends itself the signals again: the exit status is to be that of a success.
+        previous = {sig: signal.signal(sig, signal.SIG_IGN) for sig in (signal.SIGTERM, signal.SIGINT)} if is_main else {}
+        self._program = program = Program(config, options.patience, partial(ready, address), self._end_answers)
         try:
-            self._program.run(sockets=[sock])
+            program.run(sockets=[sock])
         finally:
             self._program = None
-            if is_main:
-                signal.signal(signal.SIGTERM, previous)
+            for sig, handler in previous.items():
+                signal.signal(sig, handler)
             sock.close()
             self.close()
+        if program.is_ending:
+            raise KeyboardInterrupt
 
     def _end_answers(self) -> None:
         if self._batcher is not None:
