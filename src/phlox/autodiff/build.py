@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import is_not
 from typing import Any, TypeAlias
 
 from phlox.autodiff.tape import Cotangents, Node, Tracked, next_id
-from phlox.autodiff.taping import boxed, new_node, settled, tape_several
+from phlox.autodiff.taping import settled, tape_several
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed, Shape
 
@@ -229,6 +230,8 @@ def _run(forward: Callable[..., Any], inner: Backend, options: tuple[Any, ...], 
 
 
 def _general(inner: Backend, box: type[Tracked], function: Callable[..., Array], rule: General) -> Callable[..., Array]:
+    if rule.operands == 1:
+        return _general_of_one(inner, box, function, rule)
     count, add = rule.operands, box.add
     forward: Callable[..., Result] = rule.forward
     backward: Callable[..., Gradients] = rule.backward
@@ -237,30 +240,71 @@ def _general(inner: Backend, box: type[Tracked], function: Callable[..., Array],
         saved, needed, options = node.saved
         for parent, d in zip(node.parents, backward(inner, saved, g, needed, *options), strict=True):
             if parent is not None and d is not None:
-                cotangents[parent.id] = add(cotangents[parent.id], d) if parent.id in cotangents else d
+                number = parent.id
+                cotangents[number] = add(cotangents[number], d) if number in cotangents else d
 
     to_parents = settled(vjp, box)
 
     def operation(*arguments: Any) -> Array:
+        operands, options = arguments[:count], arguments[count:]
         parents: list[Node | None] = []
         values: list[Any] = []
-        tracked = False
-        for x in arguments[:count]:
+        for x in operands:
             if type(x) is box:
-                tracked = True
                 parents.append(x.node)
                 values.append(x.value)
             else:
                 parents.append(None)
                 values.append(x)
-        if not tracked:
+        if not any(parents):
             return function(*arguments)
-        options = arguments[count:]
-        y, saved = forward(inner, *values, *options)
-        needed = tuple([parent is not None for parent in parents])
-        return boxed(box, y, new_node(tuple(parents), to_parents, (saved, needed, options)))
+        result = _new(box)
+        result.value, saved = forward(inner, *values, *options)
+        result.node = node = _new(Node)
+        node.id = next_id()
+        node.parents = tuple(parents)
+        node.vjp = to_parents
+        node.saved = saved, tuple(map(_is_node, parents)), options
+        return result
 
     return operation
+
+
+_is_node = partial(is_not, None)
+
+
+def _general_of_one(
+    inner: Backend, box: type[Tracked], function: Callable[..., Array], rule: General
+) -> Callable[..., Array]:
+    add = box.add
+    forward: Callable[..., Result] = rule.forward
+    backward: Callable[..., Gradients] = rule.backward
+
+    def vjp(node: Node, g: Array, cotangents: Cotangents) -> None:
+        saved, options = node.saved
+        (d,) = backward(inner, saved, g, _ONE, *options)
+        if d is not None:
+            parent = node.parents[0].id  # pyright: ignore[reportOptionalMemberAccess]
+            cotangents[parent] = add(cotangents[parent], d) if parent in cotangents else d
+
+    to_parent = settled(vjp, box)
+
+    def operation(x: Array, *options: Any) -> Array:
+        if type(x) is not box:
+            return function(x, *options)
+        result = _new(box)
+        result.value, saved = forward(inner, x.value, *options)
+        result.node = node = _new(Node)
+        node.id = next_id()
+        node.parents = (x.node,)
+        node.vjp = to_parent
+        node.saved = saved, options
+        return result
+
+    return operation
+
+
+_ONE = (True,)
 
 
 def _multi_output(

@@ -166,7 +166,8 @@ class Server:
         address = f"http://{host}:{sock.getsockname()[1]}"
         is_main = threading.current_thread() is threading.main_thread()
         # When all is done, uvicorn sends itself the signals again: the exit status is to be that of a success.
-        previous = {sig: signal.signal(sig, signal.SIG_IGN) for sig in (signal.SIGTERM, signal.SIGINT)} if is_main else {}
+        ignored = (signal.SIGTERM, signal.SIGINT) if is_main else ()
+        previous = {sig: signal.signal(sig, signal.SIG_IGN) for sig in ignored}
         self._program = program = Program(config, options.patience, partial(ready, address), self._end_answers)
         try:
             program.run(sockets=[sock])

@@ -14,11 +14,13 @@ from phlox.backend.contract.types import Array, Gradients, Needed
 
 
 def _composite(name: str, operands: int) -> Rule:
+    to_result, to_gradients = f"{name}_forward", f"{name}_backward"
+
     def forward(B: Backend, *arguments: Any) -> Result:
-        return getattr(B, f"{name}_forward")(*arguments)
+        return getattr(B, to_result)(*arguments)
 
     def backward(B: Backend, saved: Any, g: Array, needed: Needed, *options: Any) -> Gradients:
-        return getattr(B, f"{name}_backward")(saved, g, needed, *options)
+        return getattr(B, to_gradients)(saved, g, needed, *options)
 
     return (MultiOutputRule if name in SEVERAL else General)(operands, forward, backward)
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +23,7 @@ from phlox.backend.contract.tiles import ROWS
 from phlox.backend.contract.types import Array, Binary, Shape, Unary, native
 from phlox.backend.contract.widening import ATTENTION, CONVOLUTIONS, delicate, widen
 from phlox.backend.device import Device
-from phlox.backend.jax import ops, random, x64
+from phlox.backend.jax import compat, ops, random, x64
 from phlox.backend.jax.arrays import ELEMENTS, Arrays
 from phlox.backend.jax.attention import Attention
 from phlox.backend.jax.collectives import Collectives
@@ -57,6 +58,9 @@ from phlox.host.dtypes import HALF_ELEMENTS, INT_RANGES
 
 _SOUND = frozenset({"float_sum", "float_mean", "float_var"})
 """The operations that JAX itself accumulates in f32, and rounds once."""
+_WORTH_COMPILING, _SMALL = 1000, 1 << 20
+"""Uses, and elements."""
+_uses: dict[tuple[Shape, Any], int] = {}
 
 
 def _recast(source: Any, target: Any, x: Any) -> Any:
@@ -133,7 +137,7 @@ class Jax(
     def _filled(self, shape: Shape, dtype: Any, value: Any, device: Device) -> Array:
         out = self.sharded(shape, device)
         if out is None:
-            return self.place(_full(value, shape, dtype), device)
+            return self.place(_full_array(value, shape, dtype), device)
         return in_shards(_full, (shape, dtype), out)(value)
 
     # --- float
@@ -311,6 +315,17 @@ class Jax(
 
     def random_permutation(self, state: Array, n: int, device: Device) -> Array:
         return self.place(random.random_permutation(state, n), device)
+
+
+def _full_array(value: Any, shape: Shape, dtype: Any) -> Array:
+    # A program for one shape takes as long to compile as a thousand copies of a small array: an optimizer starts with
+    # a few arrays of each of a model's shapes.
+    if compat.transformation() is None and math.prod(shape) <= _SMALL:
+        key = shape, dtype
+        if (uses := _uses.get(key, 0)) < _WORTH_COMPILING:
+            _uses[key] = uses + 1
+            return jnp.asarray(np.full(shape, value, dtype))
+    return _full(value, shape, dtype)
 
 
 @ops.op(1, 2)

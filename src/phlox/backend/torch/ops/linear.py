@@ -24,10 +24,10 @@ class Dense(Backend):
     """See `phlox.backend.contract.nn.linear`."""
 
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        if x.ndim != 2:
-            flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-            return self.linear(flat, weight, bias).reshape(*x.shape[:-1], weight.shape[1])
-        return multiply(x, weight, bias)
+        if x.ndim == 2:
+            return multiply(x, weight, bias)
+        *leading, depth = x.shape
+        return multiply(x.reshape(math.prod(leading), depth), weight, bias).reshape(*leading, weight.shape[1])
 
     def linear_backward(self, saved: Any, g: Array, needed: Needed) -> Gradients:
         x, weight = saved
