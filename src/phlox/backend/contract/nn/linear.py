@@ -97,16 +97,20 @@ class DenseOps(ActivationOps, LinalgOps, ReductionOps):
 
     def gelu_backward(self, saved: Any, g: Array, needed: Needed, approximate: bool) -> Gradients:
         """dx = g (Phi(x) + x Phi'(x))."""
+        return (self._gelu_gradient(saved, None, g, approximate),)
+
+    def _gelu_gradient(self, x: Array, cdf: Array | None, g: Array, approximate: bool) -> Array:
+        """The gradient of gelu; `cdf` is the distribution function of x, if it is known."""
         # For large |x| it is zero or x, with slope zero or one, also where x^2 overflows.
-        x = self.float_clip(saved, -GELU_FAR, GELU_FAR)
-        cdf = self._normal_cdf(x, approximate)
+        x = self.float_clip(x, -GELU_FAR, GELU_FAR)
+        cdf = self._normal_cdf(x, approximate) if cdf is None else cdf
         x2 = self.float_mul(x, x)
         if approximate:
             slope = self.float_add(self.float_mul(x2, 6.0 * TANH_CUBIC * SQRT_2_OVER_PI), 2.0 * SQRT_2_OVER_PI)
             density = self.float_mul(self.float_mul(cdf, self.float_sub(1.0, cdf)), slope)
         else:
             density = self.float_mul(self.float_exp(self.float_mul(x2, -0.5)), INV_SQRT_2PI)
-        return (self.float_mul(g, self.float_add(cdf, self.float_mul(x, density))),)
+        return self.float_mul(g, self.float_add(cdf, self.float_mul(x, density)))
 
     def _normal_cdf(self, x: Array, approximate: bool) -> Array:
         """The distribution function of the standard normal, or (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2."""
