@@ -5,7 +5,6 @@ The writers of pages are imported when they are first used.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -106,7 +105,11 @@ def short(value: object, longest: int = 60) -> str:
 
 def terminal_width() -> int | None:
     """The width of the terminal; None if the output goes elsewhere and has no limit."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if not sys.stdout.isatty():
+        return None
+    import shutil  # with all its archive formats
+
+    return shutil.get_terminal_size().columns
 
 
 # --- what shows a value

@@ -11,7 +11,6 @@ from phlox.backend.kind import Kind
 from phlox.backend.reproducible import when_installed
 from phlox.errors import BackendError, RangeError
 from phlox.host.dtypes import FLOAT_ELEMENTS, INT_ELEMENTS, FloatElement, IntElement
-from phlox.host.float_casts import recast
 
 
 class EngineBackend(TileOps):
@@ -67,6 +66,10 @@ class EngineBackend(TileOps):
 
         None if there is no faster way, or if a value would become infinite. The payload of a NaN may differ.
         """
+        if 2 not in (array.itemsize, dtype.itemsize):
+            return None
+        from phlox.host.float_casts import recast  # and ml_dtypes: only for 16-bit floats
+
         return recast(array, dtype)
 
     def fit(self, array: np.ndarray[Any, Any], kind: type[Kind]) -> np.ndarray[Any, Any]:

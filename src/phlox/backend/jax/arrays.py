@@ -24,10 +24,10 @@ from phlox.backend.jax import compat, ops, sharding, x64
 from phlox.backend.jax.sharding import argument_spec, device_name, is_shared
 from phlox.backend.kind import Int, Kind, kind_of_dtype
 from phlox.errors import DeviceError
-from phlox.host.dtypes import HOST_DTYPES
+from phlox.host.dtypes import FLOAT_ELEMENTS, HOST_DTYPES, INT_ELEMENTS
 from phlox.host.mmap import taken_over
 
-ELEMENTS: dict[str, Any] = {name: jnp.dtype(dtype) for name, dtype in HOST_DTYPES.items()}
+ELEMENTS: dict[str, Any] = {name: jnp.dtype(HOST_DTYPES[name]) for name in (*FLOAT_ELEMENTS, *INT_ELEMENTS, "bool")}
 _LARGE = 1 << 20
 """From so many bytes on, `device_put` of a host array is faster."""
 _number_of = operator.attrgetter("id")

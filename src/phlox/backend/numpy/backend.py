@@ -143,7 +143,7 @@ class NumPy(
 
     def to_dlpack(self, x: Array, **options: Any) -> Any:
         x = np.asarray(x)
-        if x.dtype == HOST_DTYPES["bf16"]:
+        if x.dtype.kind == "V" and x.dtype == HOST_DTYPES["bf16"]:
             raise BufferError(
                 "NumPy cannot hand bfloat16 to DLPack; take .numpy(), or move it to Torch or Jax with .to_device"
             )
