@@ -28,7 +28,7 @@ from phlox.optim.state.flat import move_state
 from phlox.optim.state.records import to_plain
 from phlox.optim.state.report import StateReport
 from phlox.optim.state.tree import Mastered, State, flatten, load_modules, unmastered
-from phlox.optim.step.multi_tensor import LEAST, MultiTensorStep, UpdateJob
+from phlox.optim.step.multi_tensor import LEAST, MANY, MultiTensorStep, UpdateJob
 from phlox.optim.step.shared_scalars import sharing
 from phlox.optim.step.skip_nonfinite import select_step
 from phlox.optim.step.validation import check_arguments, first_state, misfit, other_entries, rates_of, value_for
@@ -337,7 +337,7 @@ class OptimizerAdaptor(Optimizer):
 
     def _multi_tensor(self, rates: list[Any], grads: Mapping[ParamId, AnyTensor]) -> MultiTensorStep | None:
         """The multi-tensor step, if it is worthwhile."""
-        if not self._slots:
+        if not self._slots and len(grads) < MANY:
             size = 0
             for grad in grads.values():
                 size += math.prod(grad._ops.shape(grad.primitive))  # pyright: ignore[reportPrivateUsage]

@@ -20,8 +20,8 @@ from phlox.optim.state.tree import Mastered, Skeleton, State, flatten, paths, un
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import ops_of
 
-LEAST = 1 << 16
-"""The least number of elements: with fewer, one tensor at a time is faster, and new memory costs almost nothing."""
+LEAST, MANY = 1 << 16, 6
+"""Elements, and tensors: with fewer of both, one tensor at a time is faster, and new memory costs almost nothing."""
 _TRIAL_SIZE = 8
 """The number of elements for a trial of the step, before anything is written."""
 
