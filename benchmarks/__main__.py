@@ -26,6 +26,8 @@ COMPARED = ("first_prediction", "records", "devices")
 DETAILED = (
     "eager",
     "tiny_gpt",
+    "starting",
+    "reproducible",
     "composites",
     "operations",
     "jitted_call",
@@ -44,8 +46,8 @@ DETAILED = (
 )
 """Benchmarks of single operations and calls: run by name, or with `--all`."""
 
-ON_ONE_THREAD = {"eager", "tiny_gpt"}
-"""Benchmarks whose arrays are too small for threads, for Phlox and for the peers."""
+ON_ONE_THREAD = {"eager", "tiny_gpt", "reproducible"}
+"""Benchmarks whose arrays are too small for threads, for Phlox and for the peers, or that count work."""
 
 GROWTH = "growth"
 """The curves over sizes, which have a page of their own."""
