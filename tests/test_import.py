@@ -56,6 +56,8 @@ def test_importing_phlox_imports_no_engine() -> None:
         "pandas",
         "concurrent.futures",
         "importlib.metadata",
+        "ml_dtypes",
+        "phlox.host.float_casts",
     )
     found = run(f"import sys, phlox; print([name for name in {heavy!r} if name in sys.modules])")
     assert found.strip() == "[]"

@@ -67,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
         for piece in conversation.reply(sys.stdin.read().rstrip("\n")):
             print(piece, end="", flush=True)
         print()
+        conversation.note_end()
         return DONE
     with contextlib.suppress(ImportError):  # input() then has a history, and edits lines
         import readline  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -102,6 +103,7 @@ def answer(conversation: Conversation, line: str) -> None:
         except KeyboardInterrupt:
             print(" [stopped]", end="")
         print()
+        conversation.note_end()
 
 
 class Conversation:
@@ -123,7 +125,7 @@ class Conversation:
         self._options["prefix_cache"] = PrefixCache(model.model)  # a turn processes only what is new
         if "temperature" not in model.options:
             self._options.setdefault("temperature", _TEMPERATURE)
-        self._left_out = 0
+        self._left_out, self._cut_off = 0, 0
         self.system: str | None = options.system
         self.messages: list[dict[str, str]] = []
 
@@ -135,6 +137,7 @@ class Conversation:
     def reply(self, text: str) -> Iterator[str]:
         """Add a message of the user, and give the reply in pieces. What was given of it is part of the conversation."""
         self.messages.append({"role": "user", "content": text})
+        self._cut_off = 0
         written: list[str] = []
         try:
             for piece in self._pieces():
@@ -145,6 +148,12 @@ class Conversation:
                 self.messages.append({"role": "assistant", "content": "".join(written)})
             else:
                 self.messages.pop()
+
+    def note_end(self) -> None:
+        """Say so if the last reply was cut off."""
+        if self._cut_off:
+            remedy = "--max-tokens" if self._cut_off == self._limit else "/clear, or a shorter message,"
+            self._note(f"the reply was cut off after {self._cut_off} tokens; {remedy} allows more")
 
     def command(self, command: str, argument: str) -> None:
         """Run a command of the user."""
@@ -203,7 +212,11 @@ class Conversation:
             self._note(f"the oldest {left_out} messages are left out: the context is full")
         self._left_out = left_out
         limit = min(self._limit or context, context - len(tokens))
-        yield from self._model.stream_tokens(tokens, limit, **self._options)
+        for step in self._model.stream_tokens(tokens, limit, details=True, **self._options):
+            if step.text:
+                yield step.text
+            if step.reason == "length":
+                self._cut_off = limit
 
     def _note(self, sentence: str) -> None:
         print(f"({sentence})", file=sys.stderr)
