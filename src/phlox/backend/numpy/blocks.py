@@ -11,12 +11,13 @@ import os
 import threading
 from collections.abc import Callable
 from contextvars import copy_context
-from functools import cache, lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from phlox.backend import settings
+from phlox.backend.numpy.sums import ones
 from phlox.host.threads import cores
 
 if TYPE_CHECKING:
@@ -115,12 +116,7 @@ def dot(x: Block, y: Block) -> Block:
 def row_sums(x: Block) -> Block:
     """The sums along the last axis, which stays with size one."""
     width = x.shape[-1]
-    return np.vecdot(x, _ones(width, x.dtype))[..., None] if width <= _WIDE else np.add.reduce(x, -1, keepdims=True)
-
-
-@lru_cache(64)
-def _ones(size: int, dtype: np.dtype[Any]) -> Block:
-    return np.ones(size, dtype)
+    return np.vecdot(x, ones(width, x.dtype))[..., None] if width <= _WIDE else np.add.reduce(x, -1, keepdims=True)
 
 
 def row_maxima(x: Block) -> Block:

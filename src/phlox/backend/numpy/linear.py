@@ -12,7 +12,7 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.linear import GELU_FAR, INV_SQRT_2PI, SQRT_2_OVER_PI, TANH_CUBIC
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.numpy.blocks import SMALL, Block, by_blocks, by_rows, dot, row_maxima, row_sums, scratch
-from phlox.backend.numpy.sums import ROWS, column_sums
+from phlox.backend.numpy.sums import ROWS, column_sums, ones
 
 # The normal distribution function is (1 + tanh(x P(x^2))) / 2. For gelu's approximation P has degree one; this minimax
 # P makes it exact to 1e-7: NumPy has a fast tanh, but no error function.
@@ -46,28 +46,44 @@ def _gelu(approximate: bool) -> Callable[..., None]:
     return block
 
 
+def _gelu_keeping(approximate: bool) -> Callable[..., None]:
+    def block(x: Block, cdf: Block, out: Block) -> None:
+        _cdf(x, approximate, cdf)
+        np.multiply(x, cdf, out=out)
+
+    return block
+
+
 def _gelu_backward(approximate: bool) -> Callable[..., None]:
-    def block(x: Block, g: Block, out: Block) -> None:
+    def block(x: Block, *others: Block) -> None:
+        *kept, g, out = others
         x = np.clip(x, -GELU_FAR, GELU_FAR, out=scratch(x, 2))
-        density = _cdf(x, approximate, out)
+        if kept:
+            cdf, density = kept[0], np.multiply(x, x, out=scratch(x))
+        else:
+            cdf, density = out, _cdf(x, approximate, out)
         if approximate:
             density *= 6.0 * TANH_CUBIC * SQRT_2_OVER_PI
             density += 2.0 * SQRT_2_OVER_PI
-            density *= out
-            density *= np.subtract(1.0, out, out=scratch(out, 1))
+            density *= cdf
+            density *= np.subtract(1.0, cdf, out=scratch(out, 1))
         else:
             density *= -0.5
             np.exp(density, out=density)
             density *= INV_SQRT_2PI
         density *= x
-        out += density
+        np.add(cdf, density, out=out)
         out *= g
 
     return block
 
 
-_GELU = {approximate: _gelu(approximate) for approximate in (False, True)}
-_GELU_BACKWARD = {approximate: _gelu_backward(approximate) for approximate in (False, True)}
+_GELU, _GELU_KEEPING, _GELU_BACKWARD = (
+    {approximate: block(approximate) for approximate in (False, True)}
+    for block in (_gelu, _gelu_keeping, _gelu_backward)
+)
+_KEPT = 1 << 16
+"""Elements: up to here, memory costs less than computing the distribution function again for the derivative."""
 
 
 def _softmax(x: Block, out: Block) -> None:
@@ -119,15 +135,22 @@ class Dense(Backend):
         if not needed[2]:
             return dx, dw, None
         # Without a call of its own: small models wait for calls.
-        return dx, dw, np.matmul(np.ones(len(g), g.dtype), g) if len(g) <= ROWS else column_sums(g)
+        return dx, dw, np.matmul(ones(len(g), g.dtype), g) if len(g) <= ROWS else column_sums(g)
 
     def gelu(self, x: Array, approximate: bool) -> Array:
         return by_blocks(_GELU[approximate], x) if x.dtype == np.float32 else super().gelu(x, approximate)
 
+    def gelu_forward(self, x: Array, approximate: bool) -> tuple[Array, Any]:
+        if x.size > _KEPT or x.dtype != np.float32:
+            return super().gelu_forward(x, approximate)
+        cdf = np.empty(x.shape, x.dtype)
+        return by_blocks(_GELU_KEEPING[approximate], x, cdf), (x, cdf)
+
     def gelu_backward(self, saved: Any, g: Array, needed: Needed, approximate: bool) -> Gradients:
-        if saved.dtype != np.float32:
-            return super().gelu_backward(saved, g, needed, approximate)
-        return (by_blocks(_GELU_BACKWARD[approximate], saved, g),)
+        saved = saved if isinstance(saved, tuple) else (saved,)
+        if g.dtype != np.float32:
+            return super().gelu_backward(saved[0], g, needed, approximate)
+        return (by_blocks(_GELU_BACKWARD[approximate], *saved, g),)
 
     def softmax(self, x: Array, axis: int) -> Array:
         return by_rows(_softmax, x) if _is_blockwise(x, axis) else super().softmax(x, axis)

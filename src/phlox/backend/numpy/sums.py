@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -64,12 +65,20 @@ def running(x: Array, axis: int) -> Array:
         return np.cumsum(x, axis, dtype=np.float64).astype(np.float32)
 
 
+@lru_cache(64)
+def ones(size: int, dtype: np.dtype[Any]) -> Array:
+    """A vector of ones, to sum by a product; it is shared."""
+    found = np.ones(size, dtype)
+    found.flags.writeable = False
+    return found
+
+
 def column_sums(x: Array) -> Array:
     """The sums of the columns of a matrix [rows, columns], by products with ones: of `ROWS` rows at most."""
     if len(x) <= ROWS:
-        return np.matmul(np.ones(len(x), x.dtype), x)
+        return np.matmul(ones(len(x), x.dtype), x)
     blocks = len(x) // ROWS
     parts = x[: blocks * ROWS].reshape(blocks, ROWS, x.shape[1])
-    summed = _sum_along(np.matmul(np.ones(ROWS, x.dtype), parts), 0)
+    summed = _sum_along(np.matmul(ones(ROWS, x.dtype), parts), 0)
     excess = x[blocks * ROWS :]
-    return summed + np.matmul(np.ones(len(excess), x.dtype), excess) if len(excess) else summed
+    return summed + np.matmul(ones(len(excess), x.dtype), excess) if len(excess) else summed
