@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from operator import is_not
 from typing import Any, TypeAlias
 
 from phlox.autodiff.tape import Cotangents, Node, Tracked, next_id
@@ -264,13 +263,10 @@ def _general(inner: Backend, box: type[Tracked], function: Callable[..., Array],
         node.id = next_id()
         node.parents = tuple(parents)
         node.vjp = to_parents
-        node.saved = saved, tuple(map(_is_node, parents)), options
+        node.saved = saved, tuple([parent is not None for parent in parents]), options
         return result
 
     return operation
-
-
-_is_node = partial(is_not, None)
 
 
 def _general_of_one(
@@ -282,7 +278,7 @@ def _general_of_one(
 
     def vjp(node: Node, g: Array, cotangents: Cotangents) -> None:
         saved, options = node.saved
-        (d,) = backward(inner, saved, g, _ONE, *options)
+        (d,) = backward(inner, saved, g, (True,), *options)
         if d is not None:
             parent = node.parents[0].id  # pyright: ignore[reportOptionalMemberAccess]
             cotangents[parent] = add(cotangents[parent], d) if parent in cotangents else d
@@ -302,9 +298,6 @@ def _general_of_one(
         return result
 
     return operation
-
-
-_ONE = (True,)
 
 
 def _multi_output(

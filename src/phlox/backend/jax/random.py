@@ -41,17 +41,6 @@ from phlox.backend.threefry.generator import (
 from phlox.backend.threefry.half_normal import NODES, ORIGIN, STEPS
 from phlox.errors import BackendError
 
-__all__ = [
-    "fold_in",
-    "random_bernoulli",
-    "random_bits",
-    "random_integers",
-    "random_normal",
-    "random_permutation",
-    "random_uniform",
-    "state_of_seed",
-]
-
 Array = Any  # a jax.Array, a tracer, or (a state only) a NumPy array
 Shape = tuple[int, ...]
 

@@ -39,26 +39,6 @@ from phlox.backend.parallel import Part
 from phlox.backend.threefry.half_normal import NODES, ORIGIN, STEPS
 from phlox.errors import RangeError
 
-__all__ = [
-    "DROPPED",
-    "PARITY",
-    "RESERVED",
-    "ROTATIONS",
-    "check_draw",
-    "check_permutation",
-    "check_range",
-    "check_substream",
-    "check_threshold",
-    "fold_in",
-    "in_halves",
-    "random_bernoulli",
-    "random_bits",
-    "random_integers",
-    "random_normal",
-    "random_permutation",
-    "random_uniform",
-]
-
 State = npt.NDArray[np.uint32]
 Words = npt.NDArray[np.uint32]
 

@@ -42,17 +42,6 @@ from phlox.backend.torch.compiler.codegen import codegen, is_on
 from phlox.backend.torch.compiler.kernels import bernoulli
 from phlox.backend.torch.tracer import RngState, as_constants, makes_plain_tensors, tracing
 
-__all__ = [
-    "fold_in",
-    "random_bernoulli",
-    "random_bits",
-    "random_integers",
-    "random_normal",
-    "random_permutation",
-    "random_uniform",
-    "state_of_seed",
-]
-
 State = Any  # np.ndarray, Tensor or Words
 Shape = tuple[int, ...]
 Device = torch.device | str | None

@@ -18,31 +18,24 @@ from typing import Any, Literal, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class _Named:
+    name: str
+
+
+class Local(_Named):
     """A variable of the function itself: an argument, or one that it assigns."""
 
-    name: str
 
-
-@dataclass(frozen=True, slots=True)
-class Outer:
+class Outer(_Named):
     """A variable of an enclosing function."""
 
-    name: str
 
-
-@dataclass(frozen=True, slots=True)
-class Global:
+class Global(_Named):
     """A global variable of its module, or a built-in name."""
 
-    name: str
 
-
-@dataclass(frozen=True, slots=True)
-class Imported:
+class Imported(_Named):
     """A module that the function imports; `import a.b` gives `a`, `from a.b import c` gives `a.b`."""
-
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
