@@ -11,7 +11,7 @@ import phlox as px
 from phlox import nn
 from phlox.backend import Backend, Jax, NumPy, Torch
 from phlox.models import DecoderConfig, DynamicScaling
-from phlox.nn.key_value_cache import OwnedKeyValueCache
+from phlox.nn.key_value_cache import NewKeyValueCache, OwnedKeyValueCache
 
 PLAIN: list[Backend] = [NumPy(), Jax(), Torch()]
 
@@ -69,11 +69,14 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("backend", "name"), [
+EACH = pytest.mark.parametrize(("backend", "name"), [
     pytest.param(backend, name, marks=[pytest.mark.full] if isinstance(backend, Jax) and name != "window" else [])
     for backend in PLAIN
     for name in MODELS
 ], ids=str)  # fmt: skip
+
+
+@EACH
 def test_rows_with_their_own_positions_are_as_alone(name: str, backend: Backend) -> None:
     config = DecoderConfig(vocabulary=20, context=16, n_layers=2, d_model=8, n_heads=2, init_std=0.5, **MODELS[name])
     model = config.init(backend).init(1).valid()
@@ -97,6 +100,25 @@ def test_rows_with_their_own_positions_are_as_alone(name: str, backend: Backend)
         caches: Any = tuple(kind(*layer) for layer in joined)
         logits, _ = model(px.tensor(new, device=backend), cache=caches)
         np.testing.assert_allclose(logits.numpy(), alone, rtol=2e-4, atol=2e-5)
+
+
+@EACH
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_cache_that_is_known_to_be_new_is_as_an_empty_one(padded: bool, name: str, backend: Backend) -> None:
+    config = DecoderConfig(vocabulary=20, context=16, n_layers=2, d_model=8, n_heads=2, init_std=0.5, **MODELS[name])
+    model = config.init(backend).init(1).valid()
+    tokens, following = (px.tensor(RNG.integers(0, 20, shape), device=backend) for shape in ((2, 5), (2, 2)))
+    start = px.tensor([0, 3], device=backend) if padded else None
+    plain: Any = tuple(layer._replace(start=start) for layer in model.init_cache(2, 9))
+    kinds = [plain] + [tuple(OwnedKeyValueCache(*layer) for layer in plain)] * (not isinstance(backend, Jax))
+    logits, cache = model(tokens, cache=plain)
+    after, _ = model(following, cache=cache)
+    for caches in kinds:
+        found, cache = model(tokens, cache=tuple(NewKeyValueCache(*x) if caches is plain else x for x in caches))
+        np.testing.assert_allclose(found.numpy()[:, -2:], logits.numpy()[:, -2:], rtol=2e-4, atol=2e-5)
+        assert [type(layer) for layer in cache] == [type(layer) for layer in caches]
+        found, _ = model(following, cache=cache)
+        np.testing.assert_allclose(found.numpy(), after.numpy(), rtol=2e-4, atol=2e-5)
 
 
 def test_the_longest_row_decides_whether_tokens_fit() -> None:

@@ -70,6 +70,11 @@ class KeyValueCache(NamedTuple):
         key, value = (_append(x, new, self.position, donated) for x, new in ((self.key, key), (self.value, value)))
         return self._replace(key=key, value=value, position=self.position + n)
 
+    def extend(self, key: Tensor, value: Tensor) -> tuple[KeyValueCache, Visible]:
+        """A new cache as `append` gives it, and what the new tokens see."""
+        cache = self.append(key, value)
+        return cache, cache.visible(key.shape[2])
+
     def columns(self, n: int) -> Tensor[Any, Any, Int]:
         """The columns that the next n tokens will take: [n], or [batch, n] if rows have their own positions."""
         position = self.position.expand_dims(-1) if self.position.ndim else self.position
@@ -83,9 +88,7 @@ class KeyValueCache(NamedTuple):
         """The keys, values and mask for the last n tokens, which were appended already."""
         columns = arange(self.capacity, device=self.position.device)
         seen = columns <= _for_queries(self.columns(n) - n)
-        if self.start is not None:
-            seen = seen & (columns >= self.start.expand_dims(-1)).expand_dims(-2).expand_dims(-2)
-        return Visible(self.key, self.value, seen)
+        return Visible(self.key, self.value, seen if self.start is None else seen & unpadded(self.start, columns))
 
 
 class OwnedKeyValueCache(KeyValueCache):
@@ -105,9 +108,21 @@ class OwnedKeyValueCache(KeyValueCache):
     def visible(self, n: int) -> Visible:
         filled = int(self.position.max().item() if self.position.ndim else self.position.item())
         part = self._replace(key=self.key[:, :, :filled], value=self.value[:, :, :filled])
-        if self.start is None and n == 1 and not self.position.ndim:
-            return Visible(part.key, part.value, None)
-        return KeyValueCache.visible(part, n)
+        if self.position.ndim or n not in (1, filled):
+            return KeyValueCache.visible(part, n)
+        return _all(part.key, part.value, self.start, causal=n > 1)
+
+
+class NewKeyValueCache(KeyValueCache):
+    """An empty cache that is known to be empty, in a trace, too: its first tokens see only each other.
+
+    Then attention skips what comes later, and needs no mask as large as the cache.
+    """
+
+    __slots__ = ()
+
+    def extend(self, key: Tensor, value: Tensor) -> tuple[KeyValueCache, Visible]:
+        return KeyValueCache(*self).append(key, value), _all(key, value, self.start, causal=True)
 
 
 class Visible(NamedTuple):
@@ -117,6 +132,19 @@ class Visible(NamedTuple):
     value: Tensor
     seen: Tensor[Any, Any, Bool] | None
     """The mask, true where a query sees a key: [n, m] or [batch, 1, n, m]; None means all."""
+    causal: bool = False
+    """Does each query see no key after its own, counted from the first?"""
+
+
+def _all(key: Tensor, value: Tensor, start: Tensor[Any, Any, Int] | None, *, causal: bool) -> Visible:
+    """All columns apart from padding."""
+    seen = None if start is None else unpadded(start, arange(key.shape[2], device=key.device))
+    return Visible(key, value, seen, causal)
+
+
+def unpadded(start: Tensor[Any, Any, Int], columns: Tensor[Any, Any, Int]) -> Tensor[Any, Any, Bool]:
+    """Are columns no padding? [batch, 1, 1, columns]."""
+    return (columns >= start.expand_dims(-1)).expand_dims(-2).expand_dims(-2)
 
 
 def _for_queries(columns: Tensor[Any, Any, Int]) -> Tensor[Any, Any, Int]:
@@ -143,7 +171,7 @@ def last_columns(
     m = key.shape[2]
     if m <= window:
         return key, value, seen, mask
-    if seen is None and mask is None:  # one token, and the cache holds nothing after it
+    if n == 1 and seen is None and mask is None:  # the cache holds nothing after it
         return key[:, :, m - window :], value[:, :, m - window :], None, None
     ends = _for_queries(cache.columns(n) - n)
     near = arange(m, device=key.device) > ends - window

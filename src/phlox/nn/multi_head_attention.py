@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, cast, overload
+from typing import Any, Literal, overload
 
 from phlox.backend import Bool, Device, DeviceLike, Int
 from phlox.config import config_of
@@ -195,14 +195,9 @@ class MultiHeadAttention(Module):
             raise ShapeError(f"MultiHeadAttention: with a cache, x must be [batch, n, d_model], got shape {x.shape}")
         n = x.shape[1]
         q, k = self._rotate(q, k, _for_heads(cache.positions(n)))
-        if isinstance(cache, WindowKeyValueCache):
-            extended, (key, value, seen) = cache.extend(k, v)
-            cache = cast("KeyValueCache", extended)  # it has the same use
-        else:
-            cache = cache.append(k, v)
-            key, value, seen = cache.visible(n)
-            if self.window is not None:
-                key, value, seen, mask = last_columns(key, value, seen, mask, cache, n, self.window)
+        cache, (key, value, seen, causal) = cache.extend(k, v)
+        if self.window is not None and not isinstance(cache, WindowKeyValueCache):
+            key, value, seen, mask = last_columns(key, value, seen, mask, cache, n, self.window)
         bias = None
         if mask is not None:
             if (
@@ -218,7 +213,7 @@ class MultiHeadAttention(Module):
         elif seen is not None and (q.backend.is_traced(q.primitive) or cache.position.ndim):
             # The cache holds only what was appended, so a bias is enough: a mask would zero keys and values first.
             seen, bias = None, where(seen, 0.0, -math.inf)
-        return self._attend(q, key, value, seen, False, bias), cache
+        return self._attend(q, key, value, seen, causal, bias), cache
 
     def _rotate(self, query: Tensor, key: Tensor, positions: Tensor[Any, Any, Int] | None = None) -> list[Tensor]:
         """Queries and keys with their rotary positions; by default these are 0 to n - 1."""

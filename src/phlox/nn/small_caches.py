@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from phlox.backend import Float, Int
 from phlox.errors import ShapeError
-from phlox.nn.key_value_cache import KeyValueCache, Visible
+from phlox.nn.key_value_cache import KeyValueCache, Visible, unpadded
 from phlox.tensor import Tensor, arange, concat, where, zeros
 from phlox.tensor.functional.operands import compute
 from phlox.tensor.functional.packed import unpack
@@ -79,7 +79,7 @@ class WindowKeyValueCache(NamedTuple):
         queries = (arange(n, device=self.position.device) + self.position).expand_dims(-1)
         seen = (columns <= queries) & (columns > queries - self.window) & (columns >= 0)
         if self.start is not None:
-            seen = seen & (columns >= self.start.expand_dims(-1)).expand_dims(-2).expand_dims(-2)
+            seen = seen & unpadded(self.start, columns)
         return cache, Visible(key, value, seen)
 
     def _last_columns(self, position: Tensor[Any, Any, Int]) -> Tensor[Any, Any, Int]:
@@ -157,6 +157,8 @@ class Int8KeyValueCache(NamedTuple):
             self.position + key.shape[2],
             self.start,
         )
+
+    extend = KeyValueCache.extend
 
     def visible(self, n: int) -> Visible:
         """See `KeyValueCache.visible`."""

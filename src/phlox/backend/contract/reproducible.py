@@ -121,10 +121,6 @@ class ReproducibleOps(TileOps):
         cdf = self._normal_cdf(x, approximate)
         return self.float_mul(x, cdf), (x, cdf)
 
-    def gelu_backward(self, saved: Any, g: Array, needed: Needed, approximate: bool) -> Gradients:
-        x, cdf = saved if isinstance(saved, tuple) else (saved, None)
-        return (self._gelu_gradient(x, cdf, g, approximate),)
-
     def engine_matmul(self, x: Array, y: Array) -> Array:
         return super().float_matmul(x, y)
 

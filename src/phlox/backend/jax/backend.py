@@ -321,9 +321,8 @@ def _full_array(value: Any, shape: Shape, dtype: Any) -> Array:
     # A program for one shape takes as long to compile as a thousand copies of a small array: an optimizer starts with
     # a few arrays of each of a model's shapes.
     if compat.transformation() is None and math.prod(shape) <= _SMALL:
-        key = shape, dtype
-        if (uses := _uses.get(key, 0)) < _WORTH_COMPILING:
-            _uses[key] = uses + 1
+        _uses[shape, dtype] = uses = _uses.get((shape, dtype), 0) + 1
+        if uses <= _WORTH_COMPILING:
             return jnp.asarray(np.full(shape, value, dtype))
     return _full(value, shape, dtype)
 

@@ -147,10 +147,10 @@ class Dense(Backend):
         return by_blocks(_GELU_KEEPING[approximate], x, cdf), (x, cdf)
 
     def gelu_backward(self, saved: Any, g: Array, needed: Needed, approximate: bool) -> Gradients:
-        saved = saved if isinstance(saved, tuple) else (saved,)
         if g.dtype != np.float32:
-            return super().gelu_backward(saved[0], g, needed, approximate)
-        return (by_blocks(_GELU_BACKWARD[approximate], *saved, g),)
+            return super().gelu_backward(saved, g, needed, approximate)
+        kept: tuple[Any, ...] = (saved,) if isinstance(saved, np.ndarray) else saved
+        return (by_blocks(_GELU_BACKWARD[approximate], *kept, g),)
 
     def softmax(self, x: Array, axis: int) -> Array:
         return by_rows(_softmax, x) if _is_blockwise(x, axis) else super().softmax(x, axis)

@@ -11,7 +11,7 @@ from phlox.models.generation.ends import TextEnds
 from phlox.models.generation.processing import History, Processing, history_of, process
 from phlox.models.generation.prompts import Batch, Tokens, every_nth
 from phlox.models.generation.sampling import Cuts, Sampling, sample, units_of
-from phlox.nn.key_value_cache import KeyValueCache, OwnedKeyValueCache
+from phlox.nn.key_value_cache import KeyValueCache, NewKeyValueCache, OwnedKeyValueCache
 from phlox.nn.small_caches import Int4KeyValueCache, Int8KeyValueCache, WindowKeyValueCache, owned
 from phlox.random import Stream
 from phlox.tensor import Tensor, arange, concat, tensor, where, zeros
@@ -207,6 +207,8 @@ def fill(
         window = window[:, begin:]
     count, chunk = filled - begin, generation.chunk
     if chunk is None or count <= chunk:
+        if not begin and not (in_programs and generation.prefixes):  # a prefix would need another program
+            cache = tuple([NewKeyValueCache(*x) if type(x) is KeyValueCache else x for x in cache])
         if in_programs:  # pad to one of a few lengths: few programs are compiled
             window = window.pad(((0, 0), (0, round_up(count, context) - count)))
         return window, count, cache, rows

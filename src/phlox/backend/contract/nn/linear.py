@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from phlox.backend.contract.linalg import LinalgOps
 from phlox.backend.contract.nn.activation import ActivationOps
@@ -96,11 +96,8 @@ class DenseOps(ActivationOps, LinalgOps, ReductionOps):
         return self.gelu(x, approximate), x
 
     def gelu_backward(self, saved: Any, g: Array, needed: Needed, approximate: bool) -> Gradients:
-        """dx = g (Phi(x) + x Phi'(x))."""
-        return (self._gelu_gradient(saved, None, g, approximate),)
-
-    def _gelu_gradient(self, x: Array, cdf: Array | None, g: Array, approximate: bool) -> Array:
-        """The gradient of gelu; `cdf` is the distribution function of x, if it is known."""
+        """dx = g (Phi(x) + x Phi'(x)); x is saved, or x and Phi(x)."""
+        x, cdf = cast("tuple[Array, Array | None]", saved) if isinstance(saved, tuple) else (saved, None)
         # For large |x| it is zero or x, with slope zero or one, also where x^2 overflows.
         x = self.float_clip(x, -GELU_FAR, GELU_FAR)
         cdf = self._normal_cdf(x, approximate) if cdf is None else cdf
@@ -110,7 +107,7 @@ class DenseOps(ActivationOps, LinalgOps, ReductionOps):
             density = self.float_mul(self.float_mul(cdf, self.float_sub(1.0, cdf)), slope)
         else:
             density = self.float_mul(self.float_exp(self.float_mul(x2, -0.5)), INV_SQRT_2PI)
-        return self.float_mul(g, self.float_add(cdf, self.float_mul(x, density)))
+        return (self.float_mul(g, self.float_add(cdf, self.float_mul(x, density))),)
 
     def _normal_cdf(self, x: Array, approximate: bool) -> Array:
         """The distribution function of the standard normal, or (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2."""
