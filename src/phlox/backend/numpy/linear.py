@@ -149,7 +149,7 @@ class Dense(Backend):
     def gelu_backward(self, saved: Any, g: Array, needed: Needed, approximate: bool) -> Gradients:
         if g.dtype != np.float32:
             return super().gelu_backward(saved, g, needed, approximate)
-        kept: tuple[Any, ...] = (saved,) if isinstance(saved, np.ndarray) else saved
+        kept: Any = (saved,) if isinstance(saved, np.ndarray) else saved
         return (by_blocks(_GELU_BACKWARD[approximate], *kept, g),)
 
     def softmax(self, x: Array, axis: int) -> Array:
