@@ -115,7 +115,7 @@ def _cell(axis: Axis, contestant: Contestant, size: int, limit: int) -> Cell:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         environment = {
             **os.environ, **ONE_THREAD, **contestant.environment, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
-            "TORCHINDUCTOR_COMPILE_THREADS": "1", "XDG_CACHE_HOME": folder,
+            "TORCHINDUCTOR_COMPILE_THREADS": "1", "XDG_CACHE_HOME": folder, "NPROC": "1",  # the last for XLA
         }  # fmt: skip
         command = [sys.executable, "-m", "benchmarks.growth", axis.name, contestant.name, str(size), str(limit)]
         cell = Cell(axis.name, contestant.name, size)

@@ -52,3 +52,4 @@ def test_threads_whoever_is_imported_first(first: str) -> None:
     # What an engine's own variable says is obeyed.
     assert run(program, PHLOX_THREADS="1", OPENBLAS_NUM_THREADS="2") == f"{here} 1 0"
     assert run(program, PHLOX_THREADS="1", OMP_NUM_THREADS="2") == f"{here} {here} 0"
+    assert run(program, OMP_NUM_THREADS="1") == "1 1 0"

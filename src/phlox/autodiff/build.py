@@ -239,8 +239,7 @@ def _general(inner: Backend, box: type[Tracked], function: Callable[..., Array],
         saved, needed, options = node.saved
         for parent, d in zip(node.parents, backward(inner, saved, g, needed, *options), strict=True):
             if parent is not None and d is not None:
-                number = parent.id
-                cotangents[number] = add(cotangents[number], d) if number in cotangents else d
+                cotangents[parent.id] = add(cotangents[parent.id], d) if parent.id in cotangents else d
 
     to_parents = settled(vjp, box)
 

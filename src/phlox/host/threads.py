@@ -27,6 +27,12 @@ def cores() -> int:
     return os.cpu_count() or 1 if affinity is None else len(affinity(0))
 
 
+def own_threads(engine: str) -> int | None:
+    """The number of threads in the engine's own environment variables; None if they say none."""
+    texts = map(os.environ.get, _ENGINE_VARIABLES[engine])
+    return next((int(text) for text in texts if text and text.isdecimal()), None) or None
+
+
 def set_threads(number: int, environment: MutableMapping[str, str]) -> None:
     """Let every engine compute with this number of threads, except engines whose own variable is set."""
     already_set = {name for name in VARIABLES if environment.get(name)}

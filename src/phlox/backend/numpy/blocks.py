@@ -18,7 +18,7 @@ import numpy as np
 
 from phlox.backend import settings
 from phlox.backend.numpy.sums import ones
-from phlox.host.threads import cores
+from phlox.host.threads import cores, own_threads
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -42,7 +42,7 @@ def _pool(process: int) -> tuple[ThreadPoolExecutor, int]:
     """The helper threads and their number; a forked process needs its own."""
     from concurrent.futures import ThreadPoolExecutor  # slow to import
 
-    helpers = min(settings.applied().threads or cores(), _MOST) - 1
+    helpers = min(settings.applied().threads or own_threads("numpy") or cores(), _MOST) - 1
     return ThreadPoolExecutor(max(helpers, 1), "phlox-numpy"), helpers
 
 
