@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias
 
 from phlox.autodiff.tape import Cotangents, Node, Tracked, next_id
@@ -224,10 +223,6 @@ def _binary(
     return operation
 
 
-def _run(forward: Callable[..., Any], inner: Backend, options: tuple[Any, ...], *values: Any) -> Any:
-    return forward(inner, *values, *options)
-
-
 def _general(inner: Backend, box: type[Tracked], function: Callable[..., Array], rule: General) -> Callable[..., Array]:
     if rule.operands == 1:
         return _general_of_one(inner, box, function, rule)
@@ -313,7 +308,7 @@ def _multi_output(
             inner,
             box,
             operands,
-            partial(_run, forward, inner, options),
+            lambda *values: forward(inner, *values, *options),
             lambda backend, saved, gs, needed: backward(backend, saved, gs, needed, *options),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import weakref
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -336,7 +337,10 @@ class OptimizerAdaptor(Optimizer):
 
     def _multi_tensor(self, rates: list[Any], grads: Mapping[ParamId, AnyTensor]) -> MultiTensorStep | None:
         """The multi-tensor step, if it is worthwhile."""
-        if not self._slots and len(grads) < MANY and sum([grad.size for grad in grads.values()]) < LEAST:
+        size = LEAST if self._slots or len(grads) >= MANY else 0
+        for grad in () if size else grads.values():
+            size += math.prod(grad._ops.shape(grad.primitive))  # pyright: ignore[reportPrivateUsage]
+        if size < LEAST:
             return None
         return MultiTensorStep(self._simple, rates, self._slots, self._job, masters=self.master_weights)
 
