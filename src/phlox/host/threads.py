@@ -29,8 +29,7 @@ def cores() -> int:
 
 def own_threads(engine: str) -> int | None:
     """The number of threads in the engine's own environment variables; None if they say none."""
-    texts = map(os.environ.get, _ENGINE_VARIABLES[engine])
-    return next((int(text) for text in texts if text and text.isdecimal()), None) or None
+    return next((int(n) for n in map(os.environ.get, _ENGINE_VARIABLES[engine]) if n and n.isdecimal()), None) or None
 
 
 def set_threads(number: int, environment: MutableMapping[str, str]) -> None:
