@@ -39,17 +39,9 @@ def _cdf(x: Block, approximate: bool, out: Block) -> Block:
 
 
 def _gelu(approximate: bool) -> Callable[..., None]:
-    def block(x: Block, out: Block) -> None:
-        _cdf(x, approximate, out)
-        out *= x
-
-    return block
-
-
-def _gelu_keeping(approximate: bool) -> Callable[..., None]:
-    def block(x: Block, cdf: Block, out: Block) -> None:
-        _cdf(x, approximate, cdf)
-        np.multiply(x, cdf, out=out)
+    def block(x: Block, *targets: Block) -> None:  # the last for the result, the first for the distribution function
+        _cdf(x, approximate, targets[0])
+        np.multiply(x, targets[0], out=targets[-1])
 
     return block
 
@@ -78,9 +70,8 @@ def _gelu_backward(approximate: bool) -> Callable[..., None]:
     return block
 
 
-_GELU, _GELU_KEEPING, _GELU_BACKWARD = (
-    {approximate: block(approximate) for approximate in (False, True)}
-    for block in (_gelu, _gelu_keeping, _gelu_backward)
+_GELU, _GELU_BACKWARD = (
+    {approximate: block(approximate) for approximate in (False, True)} for block in (_gelu, _gelu_backward)
 )
 _KEPT = 1 << 16
 """Elements: up to here, memory costs less than computing the distribution function again for the derivative."""
@@ -144,7 +135,7 @@ class Dense(Backend):
         if x.size > _KEPT or x.dtype != np.float32:
             return super().gelu_forward(x, approximate)
         cdf = np.empty(x.shape, x.dtype)
-        return by_blocks(_GELU_KEEPING[approximate], x, cdf), (x, cdf)
+        return by_blocks(_GELU[approximate], x, cdf), (x, cdf)
 
     def gelu_backward(self, saved: Any, g: Array, needed: Needed, approximate: bool) -> Gradients:
         if g.dtype != np.float32:

@@ -126,6 +126,8 @@ _DYNAMIC_SHAPE = Private("torch._subclasses.fake_tensor.DynamicOutputShapeExcept
 _NO_DISPATCH = Private("torch.utils._mode_utils.no_dispatch", _CANNOT, compiles=True)
 _MAKE_FX = Private("torch.fx.experimental.proxy_tensor.make_fx", _CANNOT, compiles=True)
 _LAZY_GRAPHS = Private("torch.fx._lazy_graph_module._use_lazy_graph_module", "compiling takes longer")
+FLATTEN = Private("torch._utils._flatten_dense_tensors", _CANNOT, compiles=True)
+UNFLATTEN = Private("torch._utils._unflatten_dense_tensors", _CANNOT, compiles=True)
 _SCHEMA = Private("torch.ops.aten.add.Tensor._schema", _CANNOT, compiles=True)
 
 

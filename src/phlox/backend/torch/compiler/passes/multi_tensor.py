@@ -75,19 +75,23 @@ class SharedUpdateCalls:
             results[position] = x
         for kernel, parts, targets, in_place in self._calls:
             operands = [[flat[i] if is_argument else arrays[i] for is_argument, i in part.sources] for part in parts]
-            rows = [[x.reshape(-1) if x.ndim else x for x in xs] for xs in operands]
             if in_place:
-                kernel(*rows[0])
+                kernel(*[x.reshape(-1) if x.ndim else x for x in operands[0]])
                 for target, position in zip(targets, parts[0].results, strict=True):
                     results[position] = operands[0][target]
                 continue
-            row = [torch.cat(column) if column[0].ndim else column[0] for column in zip(*rows, strict=True)]
+            columns = list(zip(*operands, strict=True))
+            row = [_joined(column) if column[0].ndim else column[0] for column in columns]
             kernel(*row)
-            sizes = [xs[targets[0]].numel() for xs in rows]
             for number, target in enumerate(targets):
-                for x, xs, part in zip(row[target].split(sizes), operands, parts, strict=True):
-                    results[part.results[number]] = x.view(xs[target].shape)
+                for x, part in zip(compat.UNFLATTEN.value(row[target], columns[target]), parts, strict=True):
+                    results[part.results[number]] = x
         return results
+
+
+def _joined(column: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A copy of all elements, in one dimension; one call, since a program of many small arrays waits for calls."""
+    return compat.FLATTEN.value(column) if len(column) > 1 else column[0].flatten().clone()
 
 
 class SharedUpdates:
