@@ -1,4 +1,7 @@
-"""The benchmark of first and second processes: one process of it, and its pairs of contestants."""
+"""The benchmark of first and second processes: one process of it, and its pairs of contestants.
+
+Serves: benchmarks/starting.py
+"""
 
 from __future__ import annotations
 

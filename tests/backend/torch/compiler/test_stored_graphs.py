@@ -290,7 +290,8 @@ def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
     cold = [result(process) for process in at_once]
     warm = result(train(str(tmp_path / "cache"), tmp_path / "other"))
     assert off["count"] == 0
-    assert [found["count"] for found in cold] == [2, 2]
+    counts = [found["count"] for found in cold]
+    assert max(counts) <= 2 <= sum(counts)  # the later one of the two may find what the other has stored meanwhile
     assert warm["count"] == 0
     assert not warm["heavy"]
     assert not [path for path in (tmp_path / "other").rglob("*") if path.is_file()]
