@@ -47,7 +47,7 @@ DETAILED = (
 """Benchmarks of single operations and calls: run by name, or with `--all`."""
 
 ON_ONE_THREAD = {"eager", "tiny_gpt", "reproducible"}
-"""Benchmarks whose arrays are too small for threads, for Phlox and for the peers, or that count work."""
+"""Benchmarks whose arrays are too small for threads, for Phlox and for the peers, or whose ratios depend on threads."""
 
 GROWTH = "growth"
 """The curves over sizes, which have a page of their own."""

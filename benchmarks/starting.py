@@ -9,6 +9,7 @@ processor, which other work on the machine disturbs less than the clock: PyTorch
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -100,8 +101,6 @@ def _imports() -> Ratio:
 
 def main(name: str, library: str, variant: str) -> None:
     """In a process of its own: the steps, and what the first one took."""
-    import importlib
-
     workload = next(workload for workload in (QUICK if quick() else WORKLOADS) if workload.name == name)
     made: Any = importlib.import_module(f"benchmarks.libraries.{library}").Contestant(workload, variant)
     before = sum(os.times()[:4])

@@ -58,9 +58,10 @@ from phlox.host.dtypes import HALF_ELEMENTS, INT_RANGES
 
 _SOUND = frozenset({"float_sum", "float_mean", "float_var"})
 """The operations that JAX itself accumulates in f32, and rounds once."""
-_WORTH_COMPILING, _SMALL = 1000, 1 << 20
-"""Uses, and elements."""
+_SMALL, _WORTH_COMPILING = 1 << 20, 1000
+"""The elements of a small constant, and the number of uses from which a program for its shape pays."""
 _uses: dict[tuple[Shape, Any], int] = {}
+"""How often a small constant of this shape and type was made."""
 
 
 def _recast(source: Any, target: Any, x: Any) -> Any:

@@ -20,6 +20,7 @@ import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Torch
 from phlox.backend.torch.compiler.codegen import VARIABLE
+from phlox.backend.torch.compiler.passes import multi_tensor
 from phlox.errors import CompileError, DonatedError, OptimizerError
 from tests.transform.steps import step, values
 
@@ -432,3 +433,15 @@ def test_what_a_program_has_not_made_is_copied_once() -> None:
     first, *others = addresses[1:]
     assert first != given and {*others} == {first}
     assert first % 64 == 0
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_joined_updates_write_to_copies(count: int) -> None:
+    """Also if only one update has these scalars: nothing may write to an argument that is not donated."""
+    given = [torch.arange(6.0).reshape(2, 3) + number for number in range(count)]
+    before = [x.clone() for x in given]
+    parts = [multi_tensor._Part([(True, number)], [number]) for number in range(count)]
+    calls = multi_tensor.SharedUpdateCalls([multi_tensor._Call(lambda x: x.mul_(2.0), parts, [0], False)], [], count)
+    results = calls.together(given, [])
+    for x, old, result in zip(given, before, results, strict=True):
+        assert torch.equal(x, old) and torch.equal(result, old * 2.0)
